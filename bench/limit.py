@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlmods.policy.cpu_linear import cpu_linear
+from rlmods.policy.linear import cpu_linear
 
 ADAMW_PASSES = 7
 """Tensors of the size of the parameters that one step of AdamW moves: it reads parameter, gradient

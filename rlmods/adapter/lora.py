@@ -2,16 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rlmods.needs import AdapterNeeds
 from rlmods.policy import AdaptedPolicy, Policy
 from rlmods.policy.adapted import require_peft
 from rlmods.settings.bounds import Count, Positive, bounded, check_bounds
-
-INITS = {"default": True, "gaussian": "gaussian"}
-"""Initialisation of A, as `init_lora_weights` of peft; B is 0 at first, so that training starts
-from the base."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +29,9 @@ class LoRA:
     targets: str | Sequence[str] = "all-linear"
     """Names of the adapted layers ([q_proj,v_proj]), or `all-linear`: all linear layers except the
     output layer."""
-    init: str = "default"
-    """Initialisation of A: default (uniform) or gaussian. B is 0 at first."""
+    init: Literal["default", "gaussian"] = "default"
+    """Initialisation of A: default (uniform) or gaussian. B is 0 at first, so that training starts
+    from the base."""
 
     needs: ClassVar[AdapterNeeds] = AdapterNeeds(freezes=True)
 
@@ -45,7 +42,6 @@ class LoRA:
                 or (not isinstance(self.targets, str) and len(self.targets) > 0),
                 "all-linear or a list of names: 'adapter.targets=[q_proj,v_proj]'",
             ),
-            "init": (self.init in INITS, f"one of {', '.join(INITS)}"),
         }
         check_bounds(self, "adapter", rules)
         require_peft("adapter=lora")
@@ -65,7 +61,7 @@ class LoRA:
             lora_alpha=self.alpha,
             use_rslora=self.rslora,
             target_modules=self.targets if isinstance(self.targets, str) else list(self.targets),
-            init_lora_weights=INITS[self.init],
+            init_lora_weights=True if self.init == "default" else self.init,
         )
         if isinstance(policy, AdaptedPolicy):
             policy.check_config(config)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rlmods.distributed.deferred import cpu_placeholders, read_on_every_rank
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 from rlmods.policy.base import Policy, PolicyOutput
 from rlmods.policy.files import fingerprint, read_config
 from rlmods.policy.quantization import dequantized_state, without_quantization_config
@@ -31,8 +31,16 @@ TRAINED = "default"
 """Name of the trained adapter in the network, peft's default."""
 REFERENCE = "reference"
 """Name of a frozen copy of it."""
-INITS = (True, False, "gaussian", "orthogonal")
-"""Values of `init_lora_weights` in peft that leave the base weights unchanged."""
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "init_lora_weights": (None, True, False, "gaussian", "orthogonal"),
+    "modules_to_save": (None, []),
+    "target_parameters": (None, []),
+    "use_dora": (None, False),
+    "lora_bias": (None, False),
+}
+"""Settings in peft's files with which an adapted layer is `W + scale B A` for an unchanged W; None:
+not set."""
 ADAPTER_CONFIG = "adapter_config.json"
 """A directory with this file holds an adapter."""
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -63,8 +71,6 @@ class AdaptedPolicy(Policy):
             UserError: a target does not exist, shares its weight with another module, or is not a
             linear layer.
         """
-        from peft.tuners.lora.layer import ParamWrapper
-
         base_fingerprint = fingerprint(policy)
         if not isinstance(config.target_modules, str):
             check_targets(policy.model, config.target_modules or ())
@@ -80,23 +86,15 @@ class AdaptedPolicy(Policy):
         self.dropout = policy.dropout
         self.eos_ids = policy.eos_ids
         self.control_tokens_in_data = policy.control_tokens_in_data
-        self.in_files = policy.in_files
         self.base_fingerprint = base_fingerprint
         self.config = config
         self.adapter = TRAINED
         self._reset_adapters()
         for name, layer in adapted_layers(self.model).items():
-            # peft also adapts tensors that stack several matrices, such as experts
-            is_linear = TRAINED in layer.lora_A and isinstance(layer.lora_A[TRAINED], nn.Linear)
-            if isinstance(layer, ParamWrapper) or not is_linear:
+            if TRAINED not in layer.lora_A or not isinstance(layer.lora_A[TRAINED], nn.Linear):
                 raise UserError(
                     f"adapter.targets: {name} is not a linear layer: type "
                     "'adapter.targets=[NAME,...]' with linear layers"
-                )
-            if layer.lora_variant or any(layer.lora_bias.values()):
-                raise UserError(
-                    f"the adapter in {name} has more than W + B A (DoRA or a bias), which is not "
-                    "supported"
                 )
 
     def forward(self, *args: Any, **kwargs: Any) -> PolicyOutput:
@@ -136,6 +134,7 @@ class AdaptedPolicy(Policy):
             self.eval()
         reference = copy.copy(self)  # shallow: both use one network
         reference.adapter = REFERENCE
+        reference.shares_network = True
         self._reset_adapters()
         reference.load_tensors(self.trainable_tensors())
         return reference
@@ -197,10 +196,6 @@ class AdaptedPolicy(Policy):
         policy.eos_ids = self.eos_ids
         return policy
 
-    @property
-    def shares_network(self) -> bool:
-        return self.adapter == REFERENCE
-
     def write(self, folder: Path, state: Mapping[str, Tensor]) -> None:
         """Write the merged model, and in `adapter/` the adapter in peft's format."""
         from safetensors.torch import save_file
@@ -223,8 +218,8 @@ class AdaptedPolicy(Policy):
     def _reset_adapters(self) -> None:
         """Make the trained adapter the active one, keep adapters in float32 and freeze everything
         else."""
-        for module in adapter_modules(self.model):
-            module._active_adapter = [TRAINED]
+        for layer in adapted_layers(self.model).values():
+            layer._active_adapter = [TRAINED]
         for name, x in self.model.named_parameters():
             match = ADAPTER_TENSOR.search(name)
             x.requires_grad_(match is not None and match[2] == TRAINED)
@@ -247,15 +242,9 @@ def base_model_name(folder: Path) -> str:
     configuration.
 
     Raises:
-        UserError: the configuration has no such name, the folder also holds a model, or peft is not
-            installed.
+        UserError: the configuration has no such name, or peft is not installed.
     """
     require_peft(f"the adapter in {str(folder)!r}")
-    if any(folder.glob("model*.safetensors*")):
-        raise UserError(
-            f"{folder} holds a model and an {ADAPTER_CONFIG}, which names another one: move the "
-            "adapter to a folder of its own"
-        )
     base = read_config(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not base:
         raise UserError(
@@ -276,20 +265,12 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
     from safetensors.torch import load_file
 
     saved = read_config(folder / ADAPTER_CONFIG)
-    kind = saved.get("peft_type")
-    init = saved.get("init_lora_weights", True)
-    reason = ""
-    if kind != "LORA":
-        reason = str(kind)
-    elif saved.get("modules_to_save"):
-        reason = "modules_to_save"
-    elif init not in INITS:
-        reason = f"init_lora_weights={init}"
-    if reason:
-        raise UserError(
-            f"the adapter in {str(folder)!r} ({reason}) is not supported: use a LoRA adapter "
-            "that keeps the base unchanged"
-        )
+    for key, values in SUPPORTED.items():
+        if saved.get(key) not in values:
+            raise UserError(
+                f"the adapter in {str(folder)!r} ({key}={saved.get(key)}) is not supported: use a "
+                "LoRA adapter that keeps the base unchanged"
+            )
     try:
         config = LoraConfig.from_pretrained(folder)
         tensors = load_file(folder / ADAPTER_WEIGHTS)
@@ -348,13 +329,12 @@ def inject(model: PreTrainedModel, config: LoraConfig, name: str) -> None:
 
     # peft creates adapters on the device of the base
     with cpu_placeholders(model), warnings.catch_warnings():
-        # A second adapter is intended, and peft sets fan_in_fan_out per layer.
-        for message in ("Already found a `peft_config`", "fan_in_fan_out is set to"):
-            warnings.filterwarnings("ignore", message)
+        # of a second adapter, which is intended, and of fan_in_fan_out, which peft sets itself
+        warnings.simplefilter("ignore")
         try:
             inject_adapter_in_model(config, model, name)
         except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"adapter: {' '.join(str(error).split())}") from error
+            raise UserError(f"adapter: {in_one_line(error)}") from error
 
 
 def adapted_layers(model: nn.Module) -> dict[str, LoraLayer]:
@@ -364,26 +344,18 @@ def adapted_layers(model: nn.Module) -> dict[str, LoraLayer]:
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
 
 
-def adapter_modules(model: nn.Module) -> list[Any]:
-    """Return the modules that hold adapters, one of which is active."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    return [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-
-
 @contextmanager
 def active_adapter(model: nn.Module, name: str) -> Iterator[None]:
-    """Select the adapter used by forward inside the block. peft's `set_adapter` would also change
-    `requires_grad`, which sharding and the optimizer have read."""
-    modules = adapter_modules(model)
-    previous = [module._active_adapter for module in modules]
+    """Select the adapter used by forward inside the block; outside it is `TRAINED`. peft's
+    `set_adapter` would also change `requires_grad`, which sharding and the optimizer have read."""
+    layers = adapted_layers(model).values()
     try:
-        for module in modules:
-            module._active_adapter = [name]
+        for layer in layers:
+            layer._active_adapter = [name]
         yield
     finally:
-        for module, active in zip(modules, previous, strict=True):
-            module._active_adapter = active
+        for layer in layers:
+            layer._active_adapter = [TRAINED]
 
 
 def unadapted_linears(model: PreTrainedModel) -> set[str]:
@@ -404,23 +376,20 @@ def check_targets(model: PreTrainedModel, names: Iterable[str]) -> None:
     """Check `adapter.targets`.
 
     Raises:
-        UserError: a name matches no module, or a module shares its weight with another one.
+        UserError: a name matches no module, or an output layer that shares its weight.
     """
-    modules = [name for name, _ in model.named_modules()]
-    users: dict[int, list[str]] = {}
-    for name, x in model.named_parameters(remove_duplicate=False):
-        users.setdefault(id(x), []).append(name.rpartition(".")[0])
+    head = model.get_output_embeddings()
+    is_tied = head.weight is model.get_input_embeddings().weight
     for name in names:
-        matches = [x for x in modules if x == name or x.endswith(f".{name}")]
+        matches = [x for key, x in model.named_modules() if f".{key}".endswith(f".{name}")]
         if not matches:
             known = sorted({linear.rpartition(".")[2] for linear in unadapted_linears(model)})
             raise UserError(
                 f"adapter.targets: the model has no {name}; its linear layers are "
                 f"{', '.join(known)}"
             )
-        for shared in users.values():
-            if len(shared) > 1 and not set(matches).isdisjoint(shared):
-                raise UserError(
-                    f"adapter.targets: {' and '.join(shared)} share one weight, which cannot be "
-                    f"adapted: remove {name}"
-                )
+        if is_tied and head in matches:
+            raise UserError(
+                f"adapter.targets: {name} shares its weight with the embeddings, which cannot be "
+                f"adapted: remove {name}"
+            )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlmods.distributed.collectives import is_first_rank
@@ -20,7 +19,7 @@ from rlmods.distributed.sharding import device_of, full_state, shard_like
 from rlmods.errors import UserError, in_one_line
 from rlmods.ops import scatter
 from rlmods.policy.chat_template import eos_ids
-from rlmods.policy.cpu_linear import use_cpu_linear
+from rlmods.policy.linear import use_cpu_linear
 from rlmods.policy.modes import (
     checkpoint_activations,
     context_length,
@@ -45,9 +44,8 @@ from rlmods.policy.packing import (
     packing_agrees,
     padded_states,
     use_packed_attention,
-    use_plain_attention,
 )
-from rlmods.policy.routers import Routers, RouterTrace
+from rlmods.policy.routers import Routers
 from rlmods.policy.text import TokenizerMixin
 from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask
 
@@ -100,11 +98,11 @@ class Policy(TokenizerMixin, nn.Module):
     """Methods other than `forward` that run the network; sharding registers them."""
     training_dropout: float = 0.0
     """Probability of dropout in train mode (`set_dropout`)."""
-    in_files: bool = False
-    """True if all weights are in safetensors files, of which a rank can read a part."""
     sampling_trunk: Callable[..., Any] | None = None
     """Computes the last hidden states while responses are sampled (`fused`); None: the network
     itself does."""
+    shares_network: bool = False
+    """True if this is another policy's network with a different active adapter."""
     base_fingerprint: str | None = None
     """Fingerprint of the frozen weights under an adapter; None if every weight is trained."""
 
@@ -127,8 +125,9 @@ class Policy(TokenizerMixin, nn.Module):
         self.is_mixture = bool(self.routers)
         self.gradient_checkpointing = gradient_checkpointing
         if gradient_checkpointing:
-            contexts = self.routers.checkpoint_contexts if self.is_mixture else None
-            checkpoint_activations(model, contexts)
+            checkpoint_activations(
+                model, self.routers.checkpoint_contexts if self.is_mixture else noop_context_fn
+            )
         use_cpu_linear(model, except_for=model.get_output_embeddings())
         self.packs = not self.is_mixture
         self.is_checked = False
@@ -147,7 +146,7 @@ class Policy(TokenizerMixin, nn.Module):
         if value:
             use_packed_attention(self.model)
         elif is_packed(self.model):
-            use_plain_attention(self.model)
+            self.model.set_attn_implementation("sdpa")
 
     def check(self) -> None:
         """Check the architecture with the weights, and stop packing rows if it does not compute the
@@ -214,11 +213,11 @@ class Policy(TokenizerMixin, nn.Module):
         autocast = torch.autocast(
             device, enabled=torch.is_autocast_enabled(device), cache_enabled=False
         )
-        recording: AbstractContextManager[RouterTrace | None] = nullcontext()
-        if self.is_mixture:
-            recording = self.routers.trace(routed_experts, logits=router_logits)
-        with autocast, recording as trace:
-            before = self._states(tokens, mask)
+        # dropout differs from row to row, so equal prefixes do not have equal states
+        is_noisy = self.training and self.training_dropout > 0
+        states_of = packed_states if self.packs and not is_noisy else padded_states
+        with autocast, self.routers.trace(routed_experts, logits=router_logits) as trace:
+            before = states_of(self.model.base_model, tokens, mask)
             # a teacher that is shown demonstrations has another prompt, so its prefixes are not
             # shared as the policy's are
             if other is not None:
@@ -238,18 +237,11 @@ class Policy(TokenizerMixin, nn.Module):
             states=before.by_token(before.hidden) if states else None,
             divergence=divergence[0] if divergence else None,
         )
-        if trace is None:
+        if not self.is_mixture:
             return output
         return output._replace(
             routed_experts=trace.stack_live(tokens), router_logits=trace.stack_logits()
         )
-
-    def _states(self, tokens: Tensor, mask: Tensor) -> States:
-        """Return the last hidden state before each masked token."""
-        # dropout differs from row to row, so equal prefixes do not have equal states
-        is_noisy = self.training and self.training_dropout > 0
-        forward = packed_states if self.packs and not is_noisy else padded_states
-        return forward(self.model.base_model, tokens, mask)
 
     def _score(
         self,
@@ -333,11 +325,6 @@ class Policy(TokenizerMixin, nn.Module):
         """Return a copy with the current weights that is not trained: a reference."""
         return copy.deepcopy(self).requires_grad_(False).eval()
 
-    @property
-    def shares_network(self) -> bool:
-        """True if this is another policy's network with a different active adapter."""
-        return False
-
     def trainable_tensors(self) -> dict[str, nn.Parameter]:
         """Return the trained tensors by name: every parameter, or those of the adapter. A frozen
         copy has its own set of them."""
@@ -351,16 +338,12 @@ class Policy(TokenizerMixin, nn.Module):
             ValueError: names or shapes differ.
         """
         current = self.trainable_tensors()
-        unmatched = sorted(current.keys() ^ tensors.keys())
-        if unmatched:
-            name = unmatched[0]
-            raise ValueError(f"{name} is {'missing' if name in current else 'unexpected'}")
+        here = {name: tuple(x.shape) for name, x in current.items()}
+        given = {name: tuple(x.shape) for name, x in tensors.items()}
+        if here != given:
+            name = min(here.items() ^ given.items())[0]
+            raise ValueError(f"{name} has shape {here.get(name)} here, and {given.get(name)} there")
         for name, x in current.items():
-            if x.shape != tensors[name].shape:
-                raise ValueError(
-                    f"{name} has shape {tuple(x.shape)} here and {tuple(tensors[name].shape)} "
-                    "in the given tensors"
-                )
             x.copy_(shard_like(tensors[name], x))
 
     def weights(self, state: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -390,10 +373,6 @@ class Policy(TokenizerMixin, nn.Module):
                 self.model.save_pretrained(folder, state_dict=state)
         finally:
             self.model.generation_config = generation
-        try:
-            generation.save_pretrained(folder)
-        except (
-            ValueError
-        ):  # some checkpoints have a temperature without `do_sample`: as it is there
-            generation.to_json_file(folder / "generation_config.json")
+        # as it is: transformers refuses some, which have a temperature without `do_sample`
+        generation.to_json_file(folder / "generation_config.json")
         self.tokenizer.save_pretrained(folder)

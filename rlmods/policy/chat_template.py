@@ -69,16 +69,13 @@ def _is_span(text: str, texts: set[str]) -> bool:
 
 def _rendered_turns(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a short chat as the template renders it, "" without a template."""
-    if getattr(tokenizer, "chat_template", None) is None:
-        return ""
     roles = ("system", "user", "assistant", "user")
     # not every template accepts a system message, or more than one turn
     for chosen in (roles, roles[1:], roles[1:2]):
         chat = [{"role": role, "content": CONTENT} for role in chosen]
-        try:
-            return render(tokenizer, chat, "probe", add_generation_prompt=False)
-        except UserError:
-            continue
+        text = probe(tokenizer, chat, add_generation_prompt=False)
+        if text:
+            return text
     return ""
 
 
@@ -130,28 +127,35 @@ def render(
         ) from error
 
 
+def probe(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool = True,
+) -> str:
+    """Return the chat template's text of messages, "" if it refuses them, or without a template."""
+    if getattr(tokenizer, "chat_template", None) is None:
+        return ""
+    try:
+        return render(tokenizer, messages, "probe", add_generation_prompt=add_generation_prompt)
+    except UserError:
+        return ""
+
+
 def takes_system(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return True if the chat template writes system messages; some refuse them, or leave them
     out."""
     mark = "a system message"
     chat = [{"role": "system", "content": mark}, {"role": "user", "content": "a question"}]
-    try:
-        return mark in render(tokenizer, chat, "a prompt")
-    except UserError:
-        return False
+    return mark in probe(tokenizer, chat)
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """Return the token by which the chat template ends a reply, which may differ from `eos_token`
     (Gemma: `<end_of_turn>`): the special token after the content of an assistant message. None
-    without a template, or if no special token follows."""
-    if getattr(tokenizer, "chat_template", None) is None:
-        return None
+    without a template, if it accepts no reply, or if no special token follows."""
     messages = [{"role": "user", "content": "request"}, {"role": "assistant", "content": CONTENT}]
-    try:
-        text = render(tokenizer, messages, "probe", add_generation_prompt=False)
-    except UserError:  # the template accepts no reply
-        return None
+    text = probe(tokenizer, messages, add_generation_prompt=False)
     _, content, rest = text.rpartition(CONTENT)
     ids = tokenizer(rest.lstrip(), add_special_tokens=False)["input_ids"] if content else []
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from rlmods.distributed.deferred import first_values
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 
 NO_CODE = {"trust_remote_code": False}
 """Options of every `from_pretrained`. By default transformers asks on the terminal whether to run
@@ -28,25 +28,11 @@ def read_config(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(
-            f"{path}: cannot be read as JSON ({' '.join(str(error).split())[:120]}): give "
-            "another model"
+            f"{path}: cannot be read as JSON ({in_one_line(error, 120)}): give another model"
         ) from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold a JSON object: give another model")
     return content
-
-
-def check_configs(source: str | Path) -> None:
-    """Check the JSON files of a model folder. Transformers raises almost any error for a broken
-    one. Do nothing for a hub name.
-
-    Raises:
-        UserError: as `read_config`.
-    """
-    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
-        path = Path(source).expanduser() / name
-        if path.is_file():
-            read_config(path)
 
 
 def explain(error: BaseException) -> str:

@@ -21,21 +21,19 @@ from transformers.modeling_outputs import BaseModelOutput
 from rlmods.distributed.sharding import is_sharded, unsharded
 from rlmods.policy.adapted import AdaptedPolicy, merged_weight
 from rlmods.policy.base import Policy
-from rlmods.policy.cpu_linear import (
+from rlmods.policy.linear import (
     CPULinear,
+    autocast_dtype,
     pack,
     packed_dtypes,
     packed_linear,
     packed_weights,
 )
-from rlmods.policy.float32 import autocast_dtype
-from rlmods.policy.modes import sampling_mode
+from rlmods.policy.modes import eval_mode
 from rlmods.policy.packing import is_packed, packed_attention
 
 TRUNKS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 """Classes of transformers whose layers are those of `FusedTrunk`."""
-
-Product = Callable[[Tensor], Tensor]
 
 
 @contextmanager
@@ -43,7 +41,10 @@ def sampling(policy: Policy, fused: bool = True) -> Iterator[None]:
     """Prepare a policy for `next_logits` in the block: eval mode, sharded weights gathered, and
     copies of the weights for products with few rows (`fused_trunk`, `packed_weights`). Changes of
     the weights within the block are not seen."""
-    with sampling_mode(policy), unsharded(policy):
+    # autocast caches casts of weights made while sampling, which must not outlive the block
+    torch.clear_autocast_cache()
+    # no dropout, and gradient checkpointing would disable the cache
+    with eval_mode(policy), unsharded(policy):
         output_layer = policy.model.get_output_embeddings()
         trunk = fused_trunk(policy) if fused else None
         # the trunk has copies of its own
@@ -54,6 +55,7 @@ def sampling(policy: Policy, fused: bool = True) -> Iterator[None]:
                 yield
             finally:
                 policy.sampling_trunk = None
+                torch.clear_autocast_cache()
 
 
 @torch.no_grad()
@@ -106,17 +108,14 @@ class FusedTrunk:
     those that are joined, merged or cast."""
 
     def __init__(self, model: PreTrainedModel, adapter: str | None, dtype: torch.dtype) -> None:
-        trunk: Any = model.base_model
+        self.trunk: Any = model.base_model
         self.config = model.config
-        self.embed = trunk.embed_tokens
-        self.rotary = trunk.rotary_emb
-        self.norm = trunk.norm
-        self.layers = trunk.layers
+        device = self.trunk.norm.weight.device
         self.products = []
-        for layer in trunk.layers:
+        for layer in self.trunk.layers:
             query_key_value, output, gate_up, down = products(layer)
             # a processor takes longer for one product of twice the width than for two
-            joined = [gate_up] if self.norm.weight.device.type == "cuda" else [[x] for x in gate_up]
+            joined = [gate_up] if device.type == "cuda" else [[x] for x in gate_up]
             self.products.append(
                 (
                     _product(query_key_value, adapter, dtype),
@@ -125,8 +124,8 @@ class FusedTrunk:
                     _product(down, adapter, dtype),
                 )
             )
-        size = trunk.layers[0].self_attn.head_dim
-        self.sign = torch.ones(size, device=trunk.embed_tokens.weight.device)
+        size = self.trunk.layers[0].self_attn.head_dim
+        self.sign = torch.ones(size, device=device)
         self.sign[: size // 2] = -1
 
     def __call__(
@@ -140,14 +139,15 @@ class FusedTrunk:
         """Return the last hidden states, and append keys and values to the cache, which is called
         `past_key_values` up to transformers 5.23 and `cache` afterwards."""
         [cache] = caches.values()
-        hidden = self.embed(input_ids)
-        cos, sin = (x[:, None] for x in self.rotary(hidden, position_ids))
+        trunk = self.trunk
+        hidden = trunk.embed_tokens(input_ids)
+        cos, sin = (x[:, None] for x in trunk.rotary_emb(hidden, position_ids))
         sin = sin * self.sign.to(sin.dtype)
         if input_ids.shape[1] == 1:
             mask = None if attention_mask is None else attention_mask.bool()[:, None, None]
         else:
             mask = create_causal_mask(self.config, hidden, attention_mask, cache, position_ids)
-        for i, (layer, own) in enumerate(zip(self.layers, self.products, strict=True)):
+        for i, (layer, own) in enumerate(zip(trunk.layers, self.products, strict=True)):
             query_key_value, output, gate_up, down = own
             attention = layer.self_attn
             projected = query_key_value(normalize(layer.input_layernorm, hidden))
@@ -161,7 +161,7 @@ class FusedTrunk:
             outputs = [product(states) for product in gate_up]
             gate, up = outputs if len(outputs) == 2 else outputs[0].chunk(2, -1)
             hidden = hidden + down(layer.mlp.act_fn(gate) * up)
-        return BaseModelOutput(last_hidden_state=normalize(self.norm, hidden))
+        return BaseModelOutput(last_hidden_state=normalize(trunk.norm, hidden))
 
 
 def split_heads(
@@ -200,7 +200,9 @@ def normalize(norm: Any, x: Tensor) -> Tensor:
     return normalized
 
 
-def _product(layers: Sequence[Any], adapter: str | None, dtype: torch.dtype) -> Product:
+def _product(
+    layers: Sequence[Any], adapter: str | None, dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
     """Return the function that computes these linear layers of the same states, side by side."""
     weights = []
     biases = []

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -21,11 +21,13 @@ from rlmods.errors import UserError
 from rlmods.policy.adapted import ADAPTER_CONFIG, base_model_name, load_adapter
 from rlmods.policy.base import Policy
 from rlmods.policy.chat_template import eos_ids, set_template_kwargs
-from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
+from rlmods.policy.files import NO_CODE, NO_PICKLE, explain
 from rlmods.policy.quantization import quantization_config
 from rlmods.policy.text import TokenizerMixin
 from rlmods.run.hub import check_hub
 from rlmods.run.saved import check_run
+
+WeightType = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class HuggingFace:
     """Hub name, directory or run."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
-    dtype: str = "float32"
+    dtype: WeightType = "float32"
     """Data type of the weights. Trained weights are float32; weights that are frozen under an
     adapter may be bfloat16."""
     attention: str | None = None
@@ -48,7 +50,7 @@ class HuggingFace:
     log-probabilities. null: sdpa if the model supports it, else eager."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
-    quantization: str | None = None
+    quantization: Literal["nf4", "int8"] | None = None
     """Bits of the frozen weights under an adapter: nf4 (QLoRA, arXiv 2305.14314) or int8, through
     bitsandbytes. null: `dtype`."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -88,10 +90,6 @@ class HuggingFace:
             UserError: the model does not exist, is not a causal language model, lacks weights, or
             does not support `attention`.
         """
-        if self.dtype not in ("float32", "bfloat16", "float16"):
-            raise UserError(
-                f"policy.dtype={self.dtype}: type policy.dtype=float32 or policy.dtype=bfloat16"
-            )
         folder = Path(str(self.name)).expanduser()
         has_adapter = (folder / ADAPTER_CONFIG).is_file()
         policy = self._with_adapter(folder) if has_adapter else self._base()
@@ -99,26 +97,22 @@ class HuggingFace:
         return policy
 
     def _with_adapter(self, folder: Path) -> Policy:
-        check_configs(folder)
-        base = replace(self, name=base_model_name(folder))
+        base = replace(self, name=base_model_name(folder), chat_template_kwargs={})._base()
         # some trainers save the tokenizer with the adapter
-        if not (folder / "tokenizer_config.json").is_file():
-            return load_adapter(folder, base._base())
-        policy = replace(base, chat_template_kwargs={})._base()
-        policy.tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
-        set_template_kwargs(policy.tokenizer, self.chat_template_kwargs)
-        policy.eos_ids = eos_ids(policy.model, policy.tokenizer)
-        return load_adapter(folder, policy)
+        if (folder / "tokenizer_config.json").is_file():
+            base.tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
+        set_template_kwargs(base.tokenizer, self.chat_template_kwargs)
+        base.eos_ids = eos_ids(base.model, base.tokenizer)
+        return load_adapter(folder, base)
 
     def _base(self) -> Policy:
         """Load tokenizer and network."""
         name = str(self.name)
-        check_configs(name)
         check_hub(name)
-        source = {"revision": self.revision, **NO_CODE} if self.revision else dict(NO_CODE)
+        source = {} if self.revision is None else {"revision": self.revision}
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name, **source)
-            config = AutoConfig.from_pretrained(name, **source)
+            tokenizer = AutoTokenizer.from_pretrained(name, **source, **NO_CODE)
+            config = AutoConfig.from_pretrained(name, **source, **NO_CODE)
             if any(x.endswith("ForSequenceClassification") for x in config.architectures or ()):
                 raise UserError(
                     f"{name!r} is a reward model, which cannot generate text; type a policy's run "
@@ -135,7 +129,7 @@ class HuggingFace:
         self,
         config: PreTrainedConfig,
         tokenizer: PreTrainedTokenizerBase,
-        source: Mapping[str, Any],
+        source: Mapping[str, str],
     ) -> Policy:
         name = str(self.name)
         dtype = getattr(torch, self.dtype)
@@ -150,24 +144,19 @@ class HuggingFace:
         if self.quantization is not None:
             settings["quantization_config"] = quantization_config(self.quantization, dtype)
         if torch.get_default_device().type == "meta":
-            policy = self._policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer)
-            policy.in_files = self.quantization is None and not policy.is_mixture
-            return policy
+            return self._policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer)
         if deferred.is_enabled() and self.quantization is None:
-            options = {} if self.revision is None else {"revision": self.revision}
             try:
-                network = deferred.build(name, config, settings, options)
-                policy = self._policy(network, tokenizer)
+                policy = self._policy(deferred.build(name, config, settings, source), tokenizer)
                 if policy.is_mixture:
                     raise deferred.CannotDeferError("it is a mixture of experts")
-                policy.in_files = True
                 return policy
             except deferred.CannotDeferError as error:
                 problem = str(error)
         if not self.allow_pickle:
             settings |= NO_PICKLE
         network, info = AutoModelForCausalLM.from_pretrained(
-            name, output_loading_info=True, **settings, **source
+            name, output_loading_info=True, **settings, **source, **NO_CODE
         )
         missing = sorted(info["missing_keys"])
         if missing:
@@ -263,7 +252,7 @@ class FrozenModel:
 
     name: str | None = None
     """Hub name, directory or run."""
-    dtype: str = "float32"
+    dtype: WeightType = "float32"
     """Data type of the weights; bfloat16 halves their memory."""
     policy: Callable[[], Policy] | None = None
     """Option of the group `policy` that loads the model instead of `name`, with its own settings;

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import noop_context_fn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from rlmods.errors import UserError
@@ -24,12 +25,10 @@ def disable_cudnn_attention() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def checkpoint_activations(model: PreTrainedModel, context_fn: ContextFn | None = None) -> None:
+def checkpoint_activations(model: PreTrainedModel, context_fn: ContextFn = noop_context_fn) -> None:
     """Enable gradient checkpointing, which is active in train mode; `context_fn` as in
     `torch.utils.checkpoint`."""
-    options: dict[str, Any] = {"use_reentrant": False}
-    if context_fn is not None:
-        options["context_fn"] = context_fn
+    options = {"use_reentrant": False, "context_fn": context_fn}
     # transformers renames the method during 5.x and warns about the old name
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(options)
@@ -123,16 +122,3 @@ def original_dropout(model: nn.Module, original: list[dict[str, float]]) -> Iter
         for config, values in pairs:
             for name in values:
                 setattr(config, name, 0.0)
-
-
-@contextmanager
-def sampling_mode(module: nn.Module) -> Iterator[None]:
-    """Put every submodule in eval mode (no dropout; gradient checkpointing would disable the
-    cache), and restore each mode afterwards."""
-    # autocast caches casts of weights made while sampling, which must not outlive the block
-    torch.clear_autocast_cache()
-    try:
-        with eval_mode(module):
-            yield
-    finally:
-        torch.clear_autocast_cache()

@@ -18,8 +18,15 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from rlmods.distributed.sharding import full_tensor
 from rlmods.errors import UserError
-from rlmods.policy.cpu_linear import cpu_linear, packed_linear, packed_weight
-from rlmods.policy.float32 import autocast_dtype, float32_linear, is_exact, product_precision
+from rlmods.policy.linear import (
+    autocast_dtype,
+    cpu_linear,
+    float32_linear,
+    is_exact,
+    packed_linear,
+    packed_weight,
+    product_precision,
+)
 
 Head = Callable[[Tensor], Tensor]
 """Maps hidden states [..., H] to logits [..., V]."""
@@ -115,13 +122,6 @@ class LogitTransform:
         if self.cap:
             return torch.tanh(logits * (self.scale / self.cap)) * (self.cap / self.temperature)
         return logits if factor == 1 else logits * factor
-
-    def apply_(self, logits: Tensor) -> Tensor:
-        """Transform in place, without a gradient."""
-        factor = self.scale / self.temperature
-        if self.cap:
-            return logits.mul_(self.scale / self.cap).tanh_().mul_(self.cap / self.temperature)
-        return logits if factor == 1 else logits.mul_(factor)
 
     def backward_(self, gradient: Tensor, logits: Tensor) -> Tensor:
         """Turn the gradient of transformed `logits` into that of the outputs of the layer, in
@@ -263,13 +263,13 @@ def _logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform, exact: bool
 ) -> Tensor:
     logits = _product(hidden, weight.t(), exact)
-    return transform.apply_(logits if bias is None else logits.add_(bias))
+    return transform.apply(logits if bias is None else logits.add_(bias))
 
 
 def _product(a: Tensor, b: Tensor, exact: bool) -> Tensor:
     if exact:
         return cpu_linear(a, b.t())
-    with product_precision(a.device.type, exact):
+    with product_precision(a.device.type):
         return a @ b
 
 

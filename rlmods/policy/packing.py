@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from rlmods.policy.float32 import autocast_dtype
+from rlmods.policy.linear import autocast_dtype
 from rlmods.types import TokenInts, TokenMask
 
 Array = np.ndarray[Any, Any]
@@ -328,11 +328,6 @@ def is_packed(model: PreTrainedModel) -> bool:
     return bool(model.config.get_text_config()._attn_implementation == IMPLEMENTATION)
 
 
-def use_plain_attention(model: PreTrainedModel) -> None:
-    """Undo `use_packed_attention`."""
-    model.set_attn_implementation("sdpa")
-
-
 @torch.no_grad()
 def packing_agrees(model: PreTrainedModel, device: torch.device) -> bool:
     """Return True if packed and padded rows have the same states: the architecture passes the
@@ -364,7 +359,7 @@ def enable_packing(model: PreTrainedModel, device: torch.device) -> bool:
         return False
     if packing_agrees(model, device):
         return True
-    use_plain_attention(model)
+    model.set_attn_implementation("sdpa")
     return False
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,18 +11,14 @@ from transformers import PreTrainedModel
 
 from rlmods.errors import UserError
 
-KINDS = ("nf4", "int8")
 
-
-def quantization_config(kind: str, dtype: torch.dtype) -> Any:
+def quantization_config(kind: Literal["nf4", "int8"], dtype: torch.dtype) -> Any:
     """Return the transformers configuration of `nf4` (4 bits, with quantized scales, computing in
     `dtype`) or `int8`.
 
     Raises:
-        UserError: an unknown kind, or bitsandbytes is not installed.
+        UserError: bitsandbytes is not installed.
     """
-    if kind not in KINDS:
-        raise UserError(f"policy.quantization={kind}: must be one of {', '.join(KINDS)}, or null")
     if find_spec("bitsandbytes") is None:
         raise UserError(
             f"policy.quantization={kind} needs bitsandbytes: pip install 'rlmods[qlora]', or "

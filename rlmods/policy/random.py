@@ -47,7 +47,6 @@ class Random:
             raise UserError(
                 f"{sizes} do not fit {type(model.model).__name__} ({error}): type other sizes"
             ) from error
-        network.eval()
         return Policy(network, model.tokenizer, gradient_checkpointing=self.gradient_checkpointing)
 
     def resize(self, config: PreTrainedConfig) -> PreTrainedConfig:

@@ -198,13 +198,11 @@ class ForceExperts(TorchFunctionMode):
 
 def _is_supported(output: Any) -> bool:
     """Return True for a router's output of the form (logits, weights, experts)."""
-    if not isinstance(output, tuple) or len(output) != 3:
-        return False
-    if not all(isinstance(x, Tensor) and x.ndim == 2 for x in output):
-        return False
-    logits, weights, experts = output
-    is_int = not experts.is_floating_point()
-    return weights.shape == experts.shape and len(logits) == len(experts) and is_int
+    match output:
+        case (Tensor(ndim=2) as logits, Tensor(ndim=2) as weights, Tensor(ndim=2) as experts):
+            is_int = not experts.is_floating_point()
+            return weights.shape == experts.shape and len(logits) == len(experts) and is_int
+    return False
 
 
 def _router_classes(model: nn.Module) -> tuple[type, ...]:

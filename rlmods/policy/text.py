@@ -9,13 +9,13 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from rlmods.errors import UserError, counted
-from rlmods.policy.chat_template import control_tokens, end_of_turn, render
+from rlmods.policy.chat_template import control_tokens, end_of_turn, probe, render
 from rlmods.types import ROLES, Prompt, describe_unknown_role
 
 REMOVED = "[removed]"
@@ -79,10 +79,7 @@ class TokenizerMixin:
             that the tokenizer's normalizer turns into a control token, a chat template that fails.
         """
         if prompt.messages is None:
-            text = prompt.text or ""
-            if not self._spells_control_token(text):
-                return self._without_appended_eos(text)
-            first, *rest = self._without_control_tokens(text)
+            first, *rest = self._without_control_tokens(prompt.text or "")
             return [*self._without_appended_eos(first), *self._without_control_ids(rest)]
         name = f"prompt {prompt.id}"
         if self.tokenizer.chat_template is None:
@@ -95,14 +92,12 @@ class TokenizerMixin:
                 raise UserError(f"{name}: {describe_unknown_role(message['role'])}")
         messages = [dict(message) for message in prompt.messages]
         checked = [message for message in messages if not self._is_trusted(message)]
-        if not any(self._spells_control_token(text) for text in texts_of(checked)):
-            return self._ids(render(self.tokenizer, messages, name, tools=tools))
-        for text in texts_of(checked):
-            if any(map(self._spells_control_token, self._without_control_tokens(text))):
-                raise UserError(
-                    f"{name}: the tokenizer makes a control token of text that spells none: leave "
-                    "the row out"
-                )
+        parts = chain.from_iterable(map(self._without_control_tokens, texts_of(checked)))
+        if not self._control_ids.isdisjoint(self.ids_of_parts(parts)):
+            raise UserError(
+                f"{name}: the tokenizer makes a control token of text that spells none: leave the "
+                "row out"
+            )
         [mark] = self.unused_characters(texts_of(messages), 1)
         cut = [m if self._is_trusted(m) else self.cut_control_tokens(m, mark) for m in messages]
         return self.ids_of_parts(render(self.tokenizer, cut, name, tools=tools).split(mark))
@@ -129,9 +124,6 @@ class TokenizerMixin:
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def _spells_control_token(self, text: str) -> bool:
-        return not self._control_ids.isdisjoint(self._ids(text))
 
     def _without_control_tokens(self, text: str) -> list[str]:
         """Cut text within each control token that it spells, so that the parts are encoded without
@@ -169,7 +161,10 @@ class TokenizerMixin:
             return None if bound is None else bound + self.tokenizer.num_special_tokens_to_add()
         if any(message.keys() != {"role", "content"} for message in prompt.messages):
             return None
-        bound = self._frame_length(tuple(message["role"] for message in prompt.messages))
+        roles = tuple(message["role"] for message in prompt.messages)
+        if roles not in self._frames:
+            self._frames[roles] = self._measured_frame(roles)
+        bound = self._frames[roles]
         for message in prompt.messages:
             of_content = self.text_bound(message["content"])
             if bound is None or of_content is None:
@@ -196,28 +191,20 @@ class TokenizerMixin:
             return None
         return EXPANSION.get("".join(_component(backend.normalizer)))
 
-    def _frame_length(self, roles: tuple[str, ...]) -> int | None:
-        """Return the number of bytes that the chat template writes around messages of these roles.
-        None: it refuses them, or does not write their contents as they are."""
-        if roles not in self._frames:
-            self._frames[roles] = self._measured_frame(roles)
-        return self._frames[roles]
-
     @cached_property
     def _frames(self) -> dict[tuple[str, ...], int | None]:
+        """Results of `_measured_frame`."""
         return {}
 
     def _measured_frame(self, roles: tuple[str, ...]) -> int | None:
-        if not set(roles) <= set(ROLES):
-            return None
-        contents = [f'"{i}"\n<é&>' for i in range(len(roles))]
+        """Return the number of bytes that the chat template writes around messages of these roles.
+        None: it refuses them, or does not write their contents as they are."""
+        contents = []
         messages = []
-        for role, content in zip(roles, contents, strict=True):
-            messages.append({"role": role, "content": content})
-        try:
-            text = render(self.tokenizer, messages, "probe")
-        except UserError:
-            return None
+        for i, role in enumerate(roles):
+            contents.append(f'"{i}"\n<é&>')
+            messages.append({"role": role, "content": contents[i]})
+        text = probe(self.tokenizer, messages)
         if any(text.count(content) != 1 for content in contents):
             return None
         return len(text.encode()) - sum(len(content.encode()) for content in contents)
@@ -292,12 +279,13 @@ class TokenizerMixin:
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of a response, without special tokens, or with those around calls of
         tools, for example."""
-        text = self.tokenizer.decode(
-            list(tokens),
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
+        return str(
+            self.tokenizer.decode(
+                list(tokens),
+                skip_special_tokens=skip_special_tokens,
+                clean_up_tokenization_spaces=False,
+            )
         )
-        return str(text)
 
 
 def _component(component: Any) -> dict[str, dict[str, Any]]:

@@ -3,14 +3,13 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from rlmods.errors import UserError, suggest
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.hf import load
 
 FOLDER = Path(__file__).parent / "weights"
-WEIGHTS = FOLDER / "tiny"
-SHIPPED = ("tiny", "worked", "experts")
 WORDS = ("<pad>", "<eos>", "<think>", "</think>", "<answer>", "</answer>")
 CHARACTERS = (
     "0123456789+-*/=()., "
@@ -33,7 +32,7 @@ class Tiny:
     ======== ============================================================ ====================
     """
 
-    weights: str = "tiny"
+    weights: Literal["tiny", "worked", "experts"] = "tiny"
     """Name of the shipped weights."""
     pretrained: bool = True
     """Load the shipped weights; False: random weights, drawn from the run's seed."""
@@ -55,10 +54,6 @@ class Tiny:
         Raises:
             UserError: a size is given together with the shipped weights.
         """
-        if self.weights not in SHIPPED:
-            raise UserError(
-                f"policy.weights={self.weights}: no such weights; {suggest(self.weights, SHIPPED)}"
-            )
         if self.pretrained:
             for name in ("hidden_size", "num_layers", "num_experts", "context_length"):
                 value = getattr(self, name)

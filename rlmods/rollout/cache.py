@@ -12,11 +12,11 @@ from itertools import pairwise
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 from rlmods.policy.base import Policy
-from rlmods.policy.float32 import autocast_dtype
+from rlmods.policy.linear import autocast_dtype
 
 FORWARD_COST = 256
 """Number of ids whose processing takes about as long as the overhead of a forward."""
@@ -39,19 +39,23 @@ class Past:
 
 
 class CachedRows:
-    """Cache, attention mask and next position of every row."""
-
-    width: int
-    """Number of slots in use."""
-    padded: bool
-    """True if some of them hold padding."""
-    position: Int[Tensor, " R"]
-    mask: Bool[Tensor, "R S"]
-    cache: DynamicCache
+    """Cache, attention mask [R, S] and next position [R] of every row. `width` slots are in use,
+    and some of them hold padding if it is `padded`."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.cache_name = cache_argument(policy.model)
+        # `cache` from transformers 5.24 on; before, `cache_params` in models without attention
+        parameters = inspect.signature(policy.model.base_model.forward).parameters
+        names = ("cache", "past_key_values", "cache_params")
+        self.cache_name = next((x for x in names if x in parameters), "past_key_values")
+
+    def allocate(self, mask: Bool[Tensor, "R W"], slots: int) -> None:
+        """Make an empty cache of S `slots`, the first W of them with this mask: True on ids."""
+        self.width = mask.shape[1]
+        self.padded = not bool(mask.all())
+        self.position = mask.sum(-1)
+        self.mask = torch.cat([mask, mask.new_ones(len(mask), slots - self.width)], dim=1)
+        self.cache = new_cache(self.policy.model.config, slots)
 
     def begin(
         self,
@@ -137,14 +141,6 @@ class CachedRows:
         single rows can be copied."""
         return all(isinstance(layer, GrowingLayer) for layer in self.cache.layers)
 
-    def allocate(self, mask: Bool[Tensor, "R W"], slots: int) -> None:
-        """Make an empty cache of S `slots`, the first W of them with this mask: True on ids."""
-        self.width = mask.shape[1]
-        self.padded = not bool(mask.all())
-        self.position = mask.sum(-1)
-        self.mask = torch.cat([mask, mask.new_ones(len(mask), slots - self.width)], dim=1)
-        self.cache = new_cache(self.policy.model.config, slots)
-
     def extend(self, rests: Sequence[Sequence[int]]) -> Float[Tensor, "R V"]:
         """Process different numbers of further ids of the rows, and return the next logits."""
         ids, mask = _left_pad(rests, self.policy.pad_id, self.policy.device)
@@ -216,14 +212,6 @@ def _prefixes(
 def _number(prefixes: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
     """Number distinct prefixes in the order of their first appearance."""
     return {prefix: i for i, prefix in enumerate(dict.fromkeys(prefixes))}
-
-
-def cache_argument(model: PreTrainedModel) -> str:
-    """Return the name of the argument that takes the cache. Before transformers 5.24 it is
-    `cache_params` in purely recurrent models (Mamba), and `past_key_values` in others."""
-    parameters = inspect.signature(model.base_model.forward).parameters
-    names = ("cache", "past_key_values", "cache_params")
-    return next((name for name in names if name in parameters), "past_key_values")
 
 
 def _left_pad(

@@ -19,8 +19,8 @@ from rlmods.errors import UserError
 from rlmods.needs import RolloutNeeds
 from rlmods.ops import keyed_uniforms
 from rlmods.policy.base import Policy
-from rlmods.policy.float32 import autocast_dtype
 from rlmods.policy.fused import sampling
+from rlmods.policy.linear import autocast_dtype
 from rlmods.policy.quantization import has_int8_products
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout, diverged
 from rlmods.rollout.cache import FORWARD_COST, CachedRows, Past
@@ -29,10 +29,6 @@ from rlmods.settings.bounds import Count
 COMPACT_BELOW = 7 / 8
 """Fraction of unfinished rows below which finished rows leave the batch. Copying the cache costs
 about as much as one step."""
-
-OnStep = Callable[[int, int], None]
-"""Called after every step with the number of rows that ended in it and the number of tokens it
-sampled."""
 
 
 @dataclass
@@ -88,7 +84,7 @@ def decode(
     top_k: int,
     stop: Callable[[int, list[int]], bool] | None = None,
     window: int = 0,
-    on_step: OnStep | None = None,
+    on_step: Callable[[int, int], None] | None = None,
     num_entropies: int = 0,
     pasts: list[Past | None] | None = None,
     keep: Sequence[bool] = (),
@@ -102,6 +98,8 @@ def decode(
             processed once where that saves more than `forward_cost` ids.
         stop: receives the index of a prompt and the last `window` tokens of one of its rows, and
             returns True if the row ends there.
+        on_step: called after every step with the number of rows that ended in it and the number of
+            tokens it sampled.
         num_entropies: number of steps K whose entropies are returned.
         pasts: processed rows that have ids in common with each prompt. The list is emptied, so that
             the memory is free while tokens are sampled.
@@ -324,12 +322,43 @@ class Local(TokenRollout):
         return self.batch_size
 
     def check_policy(self, policy: Policy) -> None:
-        """Check that sampling and training give the same log-probabilities (`check_agreement`).
+        """Check on two short texts that sampling gives the log-probabilities of training, unless a
+        batch is one prompt also in one batch, which pads the shorter one.
 
         Raises:
-            UserError: they do not.
+            UserError: it does not; training would be off-policy without a trace of it in the loss.
         """
-        check_agreement(policy, padded=self.batch_size > 1, fused=self.fused)
+        if policy.device.type == "meta" or not policy.is_checked:  # else the learner comes back
+            return
+        size = policy.model.config.get_text_config().vocab_size
+        prompts = [[(7 * i + 5 * length) % size for i in range(length)] for length in LENGTHS]
+        with unsharded(policy):  # gathered weights may have another data type than shards
+            weight = next(policy.parameters())
+            is_float32 = weight.dtype == torch.float32 and autocast_dtype(weight) is None
+        # embeddings are float32 also in a model with products in 8 bits
+        is_exact = is_float32 and not has_int8_products(policy.model)
+        max_gap = MAX_GAP if is_exact else MAX_GAP_ROUNDED
+        name = type(policy.model).__name__
+        gap = max(sampler_gap(policy, [prompt], None, self.fused) for prompt in prompts)
+        if not gap <= max_gap:
+            raise UserError(
+                f"policy: {name} gives other log-probabilities with a cache than without "
+                f"({gap:.2g} nats per token), which is not supported: choose another model"
+            )
+        if self.batch_size == 1:
+            return
+        short, long = prompts
+        shared = [[*long[:5], *short[:1]], long]
+        gap = max(
+            sampler_gap(policy, prompts, None, self.fused),
+            sampler_gap(policy, shared, [5, 5], self.fused),
+        )
+        if not gap <= max_gap:
+            raise UserError(
+                f"policy: padding changes the log-probabilities of {name} by {gap:.2g} nats per "
+                "token, because it reaches the model's state: "
+                "type rollout.batch_size=1, which samples one prompt at a time, without padding"
+            )
 
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
         """Return a continuation of each context for each of its samples.
@@ -358,7 +387,7 @@ class Local(TokenRollout):
         return sampling(self.synced, self.fused)
 
     def _decode_batch(
-        self, policy: Policy, batch: list[Context], iteration: int, on_step: OnStep
+        self, policy: Policy, batch: list[Context], iteration: int, progress: Progress
     ) -> list[list[Continuation]]:
         limits = [context.limit for context in batch]
         uniforms = []
@@ -391,7 +420,7 @@ class Local(TokenRollout):
             # An ordinary token decodes to at least one byte; the extra tokens allow for special
             # ones, which decode to none.
             window=max(lengths, default=0) + 8,
-            on_step=on_step,
+            on_step=progress,
             num_entropies=max(context.num_entropies for context in batch),
             pasts=pasts,
             keep=[context.keep for context in batch],
@@ -410,49 +439,6 @@ MAX_GAP = 1e-3
 """Largest mean distance that rounding explains, nats per token."""
 MAX_GAP_ROUNDED = 0.2
 """The same for weights of 16 bits and for products in 8 bits."""
-
-
-def check_agreement(policy: Policy, *, padded: bool = True, fused: bool = True) -> None:
-    """Check on two short texts that sampling gives the log-probabilities of training.
-
-    Args:
-        padded: also check prompts of different length in one batch, which pads the shorter one.
-        fused: with the products of `fused_trunk`.
-
-    Raises:
-        UserError: it does not; training would be off-policy without a trace of it in the loss.
-    """
-    if policy.device.type == "meta" or not policy.is_checked:  # else the learner comes back
-        return
-    size = policy.model.config.get_text_config().vocab_size
-    prompts = [[(7 * i + 5 * length) % size for i in range(length)] for length in LENGTHS]
-    with unsharded(policy):  # gathered weights may have another data type than shards
-        weight = next(policy.parameters())
-        is_float32 = weight.dtype == torch.float32 and autocast_dtype(weight) is None
-    # embeddings are float32 also in a model with products in 8 bits
-    is_exact = is_float32 and not has_int8_products(policy.model)
-    max_gap = MAX_GAP if is_exact else MAX_GAP_ROUNDED
-    name = type(policy.model).__name__
-    gap = max(sampler_gap(policy, [prompt], None, fused) for prompt in prompts)
-    if not gap <= max_gap:
-        raise UserError(
-            f"policy: {name} gives other log-probabilities with a cache than without ({gap:.2g} "
-            "nats per token), which is not supported: choose another model"
-        )
-    if not padded:
-        return
-    short, long = prompts
-    shared = [[*long[:5], *short[:1]], long]
-    gap = max(
-        sampler_gap(policy, prompts, None, fused),
-        sampler_gap(policy, shared, [5, 5], fused),
-    )
-    if not gap <= max_gap:
-        raise UserError(
-            f"policy: padding changes the log-probabilities of {name} by {gap:.2g} nats per "
-            "token, because it reaches the model's state: "
-            "type rollout.batch_size=1, which samples one prompt at a time, without padding"
-        )
 
 
 @torch.no_grad()

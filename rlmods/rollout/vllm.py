@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import shutil
@@ -21,7 +22,6 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from rlmods.distributed.collectives import local_rank
 from rlmods.errors import UserError, in_one_line
 from rlmods.policy.base import Policy
-from rlmods.policy.quantization import without_quantization_config
 from rlmods.protocols import RunSize
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
 from rlmods.rollout.cache import cache_bytes
@@ -36,7 +36,6 @@ from rlmods.rollout.external import (
 )
 from rlmods.settings.bounds import Bound, Positive
 
-INSTALL = "pip install 'rlmods[vllm]' (without a GPU, see docs/rollout.md), or type rollout=local"
 ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """Settings of vLLM that only the environment has, unless the user set them. Bound threads would
 slow down training on a CPU."""
@@ -264,7 +263,8 @@ def check_architecture(policy: Policy) -> None:
         except ImportError as error:
             raise UserError(
                 "rollout=vllm: vLLM cannot be imported "
-                f"({' '.join(str(error).split())[:160]}): {INSTALL}"
+                f"({in_one_line(error, 160)}): pip install 'rlmods[vllm]' (without a GPU, see "
+                "docs/rollout.md), or type rollout=local"
             ) from error
         name = type(policy.model).__name__
         if name not in ModelRegistry.get_supported_archs():
@@ -281,14 +281,10 @@ def check_architecture(policy: Policy) -> None:
 
 def write_description(policy: Policy, folder: Path) -> None:
     """Write what an engine needs besides weights: configuration and tokenizer."""
-    config = policy.model.config
-    names = config.architectures
+    config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]
-    try:
-        with without_quantization_config(policy.model):
-            config.save_pretrained(folder)
-    finally:
-        config.architectures = names
+    vars(config).pop("quantization_config", None)
+    config.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
 
 

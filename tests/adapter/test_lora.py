@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM
 from rlmods.adapter import LoRA, NoAdapter
 from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, Policy, Tiny, adapted
-from rlmods.policy.adapted import AdaptedPolicy
 from rlmods.policy.hf import load
 from tests.support.mixtures import mixture
 from tests.support.models import rows
@@ -77,7 +76,7 @@ class TestInitialisation:
             ({"alpha": 0}, "adapter.alpha=0: must be above 0"),
             ({"targets": "q_proj"}, "a list of names: 'adapter.targets=[q_proj,v_proj]'"),
             ({"targets": []}, "all-linear or a list"),
-            ({"init": "pissa"}, "one of default, gaussian"),
+            ({"init": "pissa"}, "must be one of default, gaussian"),
         ],
     )
     def test_invalid_settings_are_rejected(self, settings: dict[str, Any], message: str) -> None:
@@ -94,7 +93,7 @@ class TestInitialisation:
             ),
             (
                 {"targets": ["lm_head"]},
-                "embed_tokens and lm_head share one weight, which cannot be adapted: remove "
+                "lm_head shares its weight with the embeddings, which cannot be adapted: remove "
                 "lm_head",
             ),
             ({"targets": ["norm"]}, "adapter"),
@@ -111,15 +110,6 @@ class TestInitialisation:
     def test_an_embedding_is_rejected(self) -> None:
         with pytest.raises(UserError, match=r"model\.embed_tokens is not a linear layer"):
             lora(targets=["embed_tokens"])
-
-    def test_experts_stacked_in_one_tensor_are_rejected(self) -> None:
-        from peft import LoraConfig
-
-        config = LoraConfig(
-            r=2, target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"]
-        )
-        with pytest.raises(UserError, match=r"experts is not a linear layer"):
-            AdaptedPolicy(mixture("qwen3"), config)
 
     def test_without_peft(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(adapted, "find_spec", lambda name: None)
@@ -190,7 +180,7 @@ class TestReference:
         reference.load_tensors(perturbed(lm).trainable_tensors())
         assert torch.equal(logprobs(reference), logprobs(lm))
         assert not torch.allclose(logprobs(lm), logprobs(base()))
-        with pytest.raises(ValueError, match="is missing"):
+        with pytest.raises(ValueError, match="and None there"):
             reference.load_tensors({})
 
 
@@ -323,12 +313,6 @@ class TestLoad:
             "base_model_name_or_path"
         ] == str(trained.parent / "base")
 
-    def test_a_model_beside_an_adapter_is_not_replaced_by_its_base(self, trained: Path) -> None:
-        adapter = trained / "export" / "adapter" / "adapter_config.json"
-        (trained / "export" / "adapter_config.json").write_bytes(adapter.read_bytes())
-        with pytest.raises(UserError, match=r"holds a model and an adapter_config.json"):
-            load(trained / "export")
-
     def test_a_changed_base_is_rejected(self, trained: Path) -> None:
         torch.manual_seed(1)
         Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(trained.parent / "base")
@@ -390,11 +374,15 @@ class TestLoad:
         [
             ({"base_model_name_or_path": None}, "does not name its base"),
             ({"peft_type": "IA3"}, "is not supported"),
-            ({"modules_to_save": ["norm"]}, "(modules_to_save) is not supported"),
+            ({"modules_to_save": ["norm"]}, "(modules_to_save=['norm']) is not supported"),
             ({"init_lora_weights": "pissa"}, "init_lora_weights=pissa"),
             ({"r": 3}, "does not fit its base"),
             ({"target_modules": ["q_proj"]}, "does not fit its base"),
-            ({"use_dora": True}, "which is not supported"),
+            (
+                {"target_parameters": ["mlp.experts.gate_up_proj"]},
+                "(target_parameters=['mlp.experts.gate_up_proj']) is not supported",
+            ),
+            ({"use_dora": True}, "(use_dora=True) is not supported"),
             ({"base_model_name_or_path": "no/such"}, "'no/such' cannot be loaded"),
         ],
     )

@@ -25,7 +25,6 @@ from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
-from rlmods.rollout.local import check_agreement
 from tests.support.models import GPT2, seeded
 from tests.support.tiny_setup import fit, flat, learner
 
@@ -214,6 +213,6 @@ class TestAgreement:
         policy = Policy(
             seeded(LlamaForCausalLM, LlamaConfig(**SHAPE)).to(dtype), character_tokenizer()
         )
-        check_agreement(policy)
-        check_agreement(policy.train())
+        Local().check_policy(policy)
+        Local().check_policy(policy.train())
         assert policy.training

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from rlmods.distributed.strategy import FSDP2, check_resume
 from rlmods.errors import UserError
-from rlmods.policy.tiny import WEIGHTS
+from rlmods.policy.tiny import FOLDER
 from tests.support import ranks
 from tests.support.other_ranks import RESUMED, STAGES, trained
 
@@ -111,7 +111,7 @@ class TestExport:
         where, _ = runs
         first, last = (
             AutoModelForCausalLM.from_pretrained(folder).generation_config
-            for folder in (WEIGHTS, where / "fsdp" / "export")
+            for folder in (FOLDER / "tiny", where / "fsdp" / "export")
         )
         assert (last.eos_token_id, last.pad_token_id, last.bos_token_id) == (
             first.eos_token_id,

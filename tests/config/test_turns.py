@@ -11,7 +11,7 @@ from rlmods.cli.evaluate import evaluate
 from rlmods.environment import GuessNumber
 from rlmods.errors import UserError
 from rlmods.needs import EnvironmentNeeds
-from rlmods.policy.tiny import WEIGHTS
+from rlmods.policy.tiny import FOLDER
 from rlmods.rollout import MultiTurn
 from tests.support.composed import composed, loaded
 from tests.support.rows import write_rows
@@ -69,7 +69,7 @@ class TestRules:
             ["data=hidden_number", *named(words)],
         ):
             with pytest.raises(UserError, match=f"environment: no episode begins with {FOUR}"):
-                evaluate(str(WEIGHTS), [*typed, *game])
+                evaluate(str(FOLDER / "tiny"), [*typed, *game])
 
     def test_arpo_branches(self) -> None:
         rollout = composed("algo=arpo").parts["rollout"]

@@ -272,14 +272,9 @@ class TestAutocast:
         torch.testing.assert_close(logprobs[:, 1:].double(), expected, rtol=1e-5, atol=1e-3)
         torch.testing.assert_close(following, last, rtol=1e-5, atol=1e-3)
 
-    def test_new_weights_are_used(self) -> None:
-        assert not self.uses_old_weights(policy())
-
-    def test_gradients_are_complete_after_a_forward_under_no_grad(self) -> None:
-        assert self.without_gradient(policy()) == []
-
-    def test_chunks_do_not_cache_casts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(output_layer.LOGITS_PER_CHUNK, "cpu", 3 * 102)
+    @pytest.mark.parametrize("chunk", [2**23, 3 * 102])
+    def test_casts_are_not_cached(self, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(output_layer.LOGITS_PER_CHUNK, "cpu", chunk)
         assert not self.uses_old_weights(policy())
         assert self.without_gradient(policy()) == []
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from rlmods.distributed import sharding
 from rlmods.policy import Tiny
 from rlmods.policy import output_layer as module
-from rlmods.policy.float32 import float32_linear
+from rlmods.policy.linear import float32_linear
 from rlmods.policy.output_layer import LogitTransform, float32_output, linear_logprobs
 from tests.support import ranks
 
@@ -151,7 +151,6 @@ def test_logits_are_transformed_by_the_formula(transform: LogitTransform) -> Non
         expected = transform.cap * torch.tanh(expected / transform.cap)
     expected = expected / transform.temperature
     torch.testing.assert_close(transform.apply(x), expected)
-    torch.testing.assert_close(transform.apply_(x.clone()), expected)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -51,12 +51,6 @@ class TestConfig:
         assert isinstance(passed["config"], BitsAndBytesConfig)
         assert passed["config"].bnb_4bit_compute_dtype == torch.bfloat16
 
-    def test_an_unknown_kind(self) -> None:
-        with pytest.raises(
-            UserError, match=r"policy\.quantization=int3: must be one of nf4, int8, or null"
-        ):
-            quantization_config("int3", torch.float32)
-
 
 def test_without_bitsandbytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantization, "find_spec", lambda name: None)

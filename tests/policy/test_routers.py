@@ -166,9 +166,8 @@ class TestForward:
         experts = torch.stack([x.topk(2).indices for x in expected], 1).view(4, 13, 3, 2)
         assert torch.equal(output.routed_experts, experts.to(torch.int16))
 
-    def test_a_dense_model_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_dense_model_has_none(self) -> None:
         lm, (tokens, mask) = policy(), rows()
-        monkeypatch.setattr(type(lm.routers), "trace", None)  # not called in a dense forward
         assert not lm.routers
         assert not lm.is_mixture
         assert lm.routers.unrecorded_experts(tokens) is None

@@ -19,7 +19,7 @@ from transformers import (
 
 from rlmods.errors import UserError
 from rlmods.policy import Policy, ScalarModel
-from rlmods.policy.cpu_linear import CPULinear
+from rlmods.policy.linear import CPULinear
 from rlmods.policy.scalar import POOLINGS, find, pool
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.types import Prompt
@@ -371,15 +371,10 @@ class TestLoad:
         return folder
 
     def test_a_missing_source(self) -> None:
-        for source in (
-            "nothing",
-            "runs/nothing",
-            "./nothing",
-            "~/nothing/at/all",
-            Path("runs") / "nothing",
-        ):
-            assert "no reward model at" in self.error_message(source)
-            assert "algo=reward_model" in self.error_message(source)
+        for source in ("nothing", "runs/nothing", "./nothing", "~/nothing/at/all", Path("runs/no")):
+            message = self.error_message(source)
+            assert "no reward model at" in message
+            assert "algo=reward_model" in message
 
     def test_a_run_without_an_export(self) -> None:
         assert "has the run finished?" in self.error_message("runs")
@@ -388,15 +383,10 @@ class TestLoad:
         policy().export(Path("lm"))
         assert "no reward model at 'lm': it holds ['LlamaForCausalLM']" in self.error_message("lm")
 
-    def test_a_language_model_with_the_architecture_of_a_reward_model(self, saved: Path) -> None:
-        assert "lacks weights (score.weight)" in self.error_message(
-            self.damaged(saved, {"score.weight": None})
-        )  # type: ignore[dict-item]
-
-    def test_a_head_of_another_shape(self, saved: Path) -> None:
-        assert "lacks weights (score.weight)" in self.error_message(
-            self.damaged(saved, {"score.weight": torch.zeros(2, 32)})
-        )
+    @pytest.mark.parametrize("head", [None, torch.zeros(2, 32)], ids=["none", "another shape"])
+    def test_weights_without_the_head(self, head: Any, saved: Path) -> None:
+        folder = self.damaged(saved, {"score.weight": head})
+        assert "lacks weights (score.weight)" in self.error_message(folder)
 
     def test_a_head_with_two_outputs(self, saved: Path) -> None:
         labels = {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}

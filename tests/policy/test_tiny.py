@@ -3,6 +3,7 @@ weights."""
 
 import string
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -11,13 +12,15 @@ from rlmods.data import Arithmetic
 from rlmods.errors import UserError
 from rlmods.policy import Tiny
 from rlmods.policy.scalar import SHIPPED as REWARD_MODELS
-from rlmods.policy.tiny import SHIPPED, WEIGHTS, WORDS, character_tokenizer
+from rlmods.policy.tiny import FOLDER, WORDS, character_tokenizer
 from rlmods.reward.accuracy import verify
 from rlmods.rollout import Local
 from rlmods.types import Prompt
 
+SHIPPED = get_args(get_type_hints(Tiny)["weights"])
 shipped = pytest.mark.skipif(
-    not (WEIGHTS / "config.json").exists(), reason="no weights in rlmods/policy/weights/tiny"
+    not (FOLDER / "tiny" / "config.json").exists(),
+    reason="no weights in rlmods/policy/weights/tiny",
 )
 
 
@@ -97,7 +100,7 @@ class TestRandom:
 @shipped
 class TestShipped:
     def test_weights_are_small(self) -> None:
-        files = list(WEIGHTS.parent.rglob("*.safetensors"))
+        files = list(FOLDER.rglob("*.safetensors"))
         assert {file.parent.name for file in files} == {*SHIPPED, *REWARD_MODELS}
         assert sum(file.stat().st_size for file in files) < 12 * 2**20
 

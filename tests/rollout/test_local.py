@@ -18,10 +18,10 @@ from rlmods.errors import UserError
 from rlmods.ops import keyed_uniforms
 from rlmods.policy import Tiny
 from rlmods.policy.base import Policy
-from rlmods.policy.cpu_linear import packed_weight
+from rlmods.policy.linear import packed_weight
 from rlmods.protocols import Rollout
 from rlmods.rollout import Local, local
-from rlmods.rollout.local import check_agreement, sample_tokens, truncate
+from rlmods.rollout.local import sample_tokens, truncate
 from rlmods.types import Prompt
 from tests.rollout.models import (
     EOS_A,
@@ -58,7 +58,8 @@ def test_logprobs_equal_teacher_forcing(name, temperature):
 
 def test_logprobs_equal_those_of_the_trainer():
     """`Policy.forward` on right-padded rows, as in the loss."""
-    tokenizer = SimpleNamespace(eos_token_id=EOS_A, pad_token_id=PAD)
+    ids = {"eos_token_id": EOS_A, "pad_token_id": PAD, "all_special_ids": []}
+    tokenizer = SimpleNamespace(**ids, added_tokens_decoder={})
     policy = Policy(llama(), tokenizer)
     policy.encode = TinyPolicy.encode.__get__(policy)
     policy.decode = TinyPolicy.decode.__get__(policy)
@@ -562,10 +563,10 @@ def test_products_in_8_bits_may_differ_more(monkeypatch: pytest.MonkeyPatch) -> 
     policy = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
     monkeypatch.setattr(local, "sampler_gap", lambda *args: 2.2e-3)
     with pytest.raises(UserError, match="other log-probabilities with a cache"):
-        check_agreement(policy)
+        Local().check_policy(policy)
     layer = policy.model.model.layers[0].mlp.up_proj
     layer.weight = Int8Params(torch.zeros(2, 2, dtype=torch.int8), requires_grad=False)
-    check_agreement(policy)
+    Local().check_policy(policy)
     monkeypatch.setattr(local, "sampler_gap", lambda *args: 0.3)
     with pytest.raises(UserError, match="other log-probabilities with a cache"):
-        check_agreement(policy)
+        Local().check_policy(policy)

@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from rlmods.policy import Policy, cpu_linear
+from rlmods.policy import Policy, linear
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.types import Prompt
 
@@ -40,7 +40,7 @@ GPT2: dict[str, Any] = {
     "n_head": 4,
     "bos_token_id": None,
 }
-needs_onednn = pytest.mark.skipif(not cpu_linear._has_onednn(), reason="needs oneDNN on x86-64")
+needs_onednn = pytest.mark.skipif(not linear._has_onednn(), reason="needs oneDNN on x86-64")
 PDROP = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
 
 

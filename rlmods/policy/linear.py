@@ -1,4 +1,5 @@
-"""Linear layers in float32 on x86-64 processors, by oneDNN.
+"""Linear layers in float32: by oneDNN on x86-64 processors, and also under autocast or with 16-bit
+weights for logits.
 
 PyTorch computes them by MKL, which uses half of the vector width of processors that are not
 Intel's. oneDNN, which PyTorch uses for 16-bit products, is about twice as fast there, and as fast
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -110,7 +112,7 @@ def cpu_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
     tensors = (x, weight) if bias is None else (x, weight, bias)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        output: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+        output: Tensor = _OneDNNLinear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
     else:
         output = _product(rows, weight, bias)
     return output.view(*x.shape[:-1], -1)
@@ -139,7 +141,7 @@ def _has_bfloat16() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-class _Linear(torch.autograd.Function):
+class _OneDNNLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
@@ -159,3 +161,65 @@ class _Linear(torch.autograd.Function):
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight.detach(), bias, "none", [], "")
     return result
+
+
+def float32_linear(
+    hidden: Float[Tensor, "... H"], weight: Float[Tensor, "V H"], bias: Float[Tensor, " V"] | None
+) -> Float[Tensor, "... V"]:
+    """Return `hidden weight^T + bias` in float32, also under autocast and with 16-bit weights."""
+    if is_exact(hidden, weight):
+        return linear(hidden, weight, bias)
+    logits: Tensor = _Float32Linear.apply(hidden, weight)  # type: ignore[no-untyped-call]
+    return logits if bias is None else logits + bias.float()
+
+
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """Return the data type of autocast on the device of a tensor, None without autocast."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def is_exact(hidden: Tensor, weight: Tensor) -> bool:
+    """Return True if a product with these weights is to be computed in their precision: neither
+    autocast nor 16-bit weights."""
+    return weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(
+        hidden.device.type
+    )
+
+
+class _Float32Linear(torch.autograd.Function):
+    """`x W^T` with 16-bit products and float32 sums where the device has them, else in float32;
+    also in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _matmul(x, weight.t())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight = ctx.needs_input_grad
+        rows = gradient.flatten(0, -2)
+        return (
+            _matmul(gradient, weight).to(x.dtype) if needs_x else None,
+            _matmul(rows.t(), x.flatten(0, -2)).to(weight.dtype) if needs_weight else None,
+        )
+
+
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    with product_precision(a.device.type):
+        return a.float() @ b.float()
+
+
+@contextmanager
+def product_precision(device: str) -> Iterator[None]:
+    """Compute products of float32 matrices with 16-bit factors and float32 sums where the device
+    has them: TF32 on GPUs, bfloat16 on processors. Without autocast."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast(device, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlmods.policy import Policy, Tiny, cpu_linear
-from rlmods.policy.cpu_linear import (
+from rlmods.policy import Policy, Tiny, linear
+from rlmods.policy.linear import (
     CPULinear,
     packed_weight,
     packed_weights,
@@ -41,7 +41,7 @@ def test_equals_a_linear_layer_in_value_and_gradient(shape: tuple[int, ...], bia
     use_cpu_linear(fast)
     assert type(fast) is CPULinear
     x = torch.randn(*shape, K)
-    assert uses_onednn(x, fast.weight) == cpu_linear._has_onednn()
+    assert uses_onednn(x, fast.weight) == linear._has_onednn()
     for expected, actual in zip(gradients(exact, x.double()), gradients(fast, x), strict=True):
         assert actual.dtype == torch.float32
         torch.testing.assert_close(
@@ -71,7 +71,7 @@ def test_all_else_is_computed_by_pytorch(case: str, monkeypatch: pytest.MonkeyPa
     use_cpu_linear(fast)
     x = torch.randn(2 if case == "few products" else M, K, dtype=dtype)
     if case == "without oneDNN":
-        monkeypatch.setattr(cpu_linear, "_has_onednn", lambda: False)
+        monkeypatch.setattr(linear, "_has_onednn", lambda: False)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=case == "autocast"):
         assert not uses_onednn(x, fast.weight)
         assert torch.equal(plain(x), fast(x))
@@ -86,7 +86,7 @@ class TestPackedWeights:
     @needs_onednn
     @pytest.mark.parametrize("autocast", [False, True])
     def test_give_the_same_logits(self, autocast: bool) -> None:
-        has_bfloat16 = cpu_linear._has_bfloat16()
+        has_bfloat16 = linear._has_bfloat16()
         policy, tokens = self.policy(), torch.randint(5, 90, (3, 10))
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             expected = policy.next_logits(tokens)
@@ -127,7 +127,7 @@ class TestPackedWeights:
         self, weights: torch.dtype, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As with AVX2 alone, where oneDNN raises an error: ONEDNN_MAX_CPU_ISA=AVX2."""
-        monkeypatch.setattr(cpu_linear, "_has_bfloat16", lambda: False)
+        monkeypatch.setattr(linear, "_has_bfloat16", lambda: False)
         policy, tokens = self.policy().to(weights), torch.randint(5, 90, (3, 10))
         output_layer = policy.model.get_output_embeddings()
         with (
@@ -143,7 +143,7 @@ class TestPackedWeights:
         torch.testing.assert_close(actual, expected, rtol=0, atol=5e-2)
 
     def test_without_onednn_nothing_changes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cpu_linear, "_has_onednn", lambda: False)
+        monkeypatch.setattr(linear, "_has_onednn", lambda: False)
         policy = self.policy()
         with torch.no_grad(), packed_weights(policy, policy.model.get_output_embeddings()):
             assert packed_weight(policy.model.get_output_embeddings()) is None
