@@ -112,7 +112,7 @@ BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     (
         "router",
         Routing,
-        {"every": (0,), "aux_coefficient": (-1.0,), "entropy_coefficient": (-1.0,)},
+        {"every": (0,), "aux_coefficient": (-1.0,)},
     ),
     ("branching", Entropy, {"num_initial": (0,), "num_branches": (0,), "num_tokens": (0,)}),
     ("branching", Entropy, {"alpha": (nan,), "beta": (inf,), "tau": (nan,)}),

@@ -16,8 +16,7 @@ from rlmods.types import RoutedExperts, Scalar, TokenMask
 @dataclass(frozen=True)
 @bounded("router")
 class Routing:
-    """Routing replay, update frequency, load balancing and entropy bonus of the routers of a
-    mixture of experts.
+    """Routing replay, update frequency and load balancing of the routers of a mixture of experts.
 
     If a token's experts change between the old log-probabilities and an update, its ratio pi /
     pi_old compares two different subnetworks, and clipping cannot distinguish that noise from
@@ -44,11 +43,6 @@ class Routing:
     """Weight of the load-balancing loss (`rlmods.router.routing`) relative to the RL loss; 0: none.
     Its loads are counted from the recorded choices over a whole optimizer step; to record them, the
     rows of an iteration's first step are scored too."""
-    entropy_coefficient: NonNegative = 0.0
-    """Weight of the entropy bonus of the routers relative to the RL loss; 0: none. The bonus is the
-    entropy of the softmax over experts in nats, mean over layers and over the tokens of an
-    optimizer step, prompts included; it keeps routers from settling on few experts. Logged as
-    `train/router_entropy`."""
 
     def __call__(self, policy: Policy) -> None:
         """Check the trained policy, and freeze its routers if `every` is None.
@@ -106,12 +100,3 @@ def balance_loss(
         torch.zeros_like(fractions, dtype=torch.float32),
     )
     return len(fractions) * (fractions.float() * total).sum() / (num_tokens * len(logits))
-
-
-def router_entropy(
-    logits: Sequence[Float[Tensor, "S E"]], mask: Bool[Tensor, " S"]
-) -> Float[Tensor, " M"]:
-    """Return the entropy of the routers' softmax over experts at each masked token, mean over
-    layers, nats: 0 (one expert) to log E."""
-    logprobs = torch.stack([layer[mask].float().log_softmax(-1) for layer in logits])
-    return -(logprobs.exp() * logprobs).sum(-1).mean(0)

@@ -6,7 +6,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 
 from rlmods.errors import UserError
 from rlmods.router import Routing
-from rlmods.router.routing import balance_loss, count_experts, router_entropy
+from rlmods.router.routing import balance_loss, count_experts
 from tests.support.mixtures import mixture
 from tests.support.models import policy
 
@@ -18,7 +18,6 @@ from tests.support.models import policy
         {"every": None},
         {"every": 2},
         {"aux_coefficient": 0.1},
-        {"entropy_coefficient": 0.1},
     ],
 )
 def test_a_dense_policy_is_rejected(options):
@@ -118,37 +117,3 @@ class TestBalanceLoss:
         torch.testing.assert_close(
             balance_loss(collapsed, mask, skewed, 4 * E), torch.tensor(float(E))
         )
-
-
-class TestRouterEntropy:
-    def test_equals_that_of_the_distribution_in_value_and_gradient(self) -> None:
-        logits, _, mask = random_routing()
-        tokens = mask.flatten()
-        entropy = router_entropy(logits, tokens)
-        expected = torch.stack(
-            [torch.distributions.Categorical(logits=x).entropy() for x in logits]
-        ).mean(0)[tokens]
-        torch.testing.assert_close(entropy, expected)
-        for a, b in zip(
-            torch.autograd.grad(entropy.sum(), logits),
-            torch.autograd.grad(expected.sum(), logits),
-            strict=True,
-        ):
-            torch.testing.assert_close(a, b)
-            assert b.norm() > 1e-2
-            assert (a[~tokens] == 0).all()
-
-    def test_uniform_routers_have_log_e_and_certain_ones_0(self) -> None:
-        mask = torch.ones(2, dtype=torch.bool)
-        torch.testing.assert_close(
-            router_entropy([torch.zeros(2, E)], mask), torch.full((2,), float(E)).log()
-        )
-        assert (
-            router_entropy([torch.full((2, E), -1e6).index_fill(1, torch.tensor([0]), 0.0)], mask)
-            == 0
-        ).all()
-
-    def test_no_tokens_have_a_gradient_of_0(self) -> None:
-        logits = [torch.zeros(3, E, requires_grad=True)]
-        router_entropy(logits, torch.zeros(3, dtype=torch.bool)).sum().backward()
-        assert (logits[0].grad == 0).all()

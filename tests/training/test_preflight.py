@@ -59,7 +59,7 @@ OFFLINE = {"rollout": None, "reward": None}
 TEACHER = Local(policy=partial(policy, seed=3))
 KL = {"kl": Penalty("k3", 0.1, "loss")}
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
-EXPERTS = Routing(replay=True, aux_coefficient=0.5, entropy_coefficient=0.1)
+EXPERTS = Routing(replay=True, aux_coefficient=0.5)
 TEXTS = {"ptx_coefficient": 0.5, "ptx_prompts": list(SPLITS.train), "ptx_rows": 4}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "policy gradient": (PolicyGradient, {"batch": MINIBATCHES, "target_kl": 0.01}),

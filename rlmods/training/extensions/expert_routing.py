@@ -9,7 +9,7 @@ from torch import Tensor
 from rlmods.needs import RatioNeeds, needs_of
 from rlmods.policy.base import PolicyOutput
 from rlmods.router import Routing
-from rlmods.router.routing import balance_loss, count_experts, router_entropy
+from rlmods.router.routing import balance_loss, count_experts
 from rlmods.training.extensions.base import Extension
 from rlmods.training.train_step import Loss
 from rlmods.types import Experience, Totals
@@ -17,7 +17,7 @@ from rlmods.types import Experience, Totals
 
 class ExpertRouting(Extension):
     """Apply `router` to a mixture-of-experts policy: replay of the recorded experts, routers that
-    are frozen in some iterations, the load-balancing loss, the entropy bonus, and routing metrics.
+    are frozen in some iterations, the load-balancing loss, and routing metrics.
 
     Counts are summed over microbatches and reduced over ranks at the end of an optimizer step or of
     the iteration."""
@@ -25,7 +25,7 @@ class ExpertRouting(Extension):
     def __init__(self, router: Routing) -> None:
         self.router = router
         self.needs_old_logprobs = router.aux_coefficient > 0
-        self.needs_router_logits = router.aux_coefficient > 0 or router.entropy_coefficient > 0
+        self.needs_router_logits = router.aux_coefficient > 0
         self.expert_counts: Tensor | None = None
         """[L, E]: number of tokens for which the live routers chose each expert in this
         iteration."""
@@ -55,9 +55,8 @@ class ExpertRouting(Extension):
         """Count the tokens of the whole optimizer step, and compute the fraction of them routed to
         each expert."""
         tokens = loss_row_tokens(minibatch)
-        if self.needs_router_logits:
-            self.num_tokens = self.loop.ranks.reduce(tokens.sum()).clamp(min=1)
         if self.router.aux_coefficient:
+            self.num_tokens = self.loop.ranks.reduce(tokens.sum()).clamp(min=1)
             assert minibatch.routed_experts is not None
             own = count_experts(
                 minibatch.routed_experts, tokens, self.loop.policy.routers.num_experts
@@ -68,25 +67,15 @@ class ExpertRouting(Extension):
         return []
 
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
-        """Return this microbatch's part of the weighted load-balancing loss minus the weighted
-        entropy."""
+        """Return this microbatch's part of the weighted load-balancing loss."""
         if output.routed_experts is not None:
             self._log_choices(micro, output.routed_experts)
         if output.router_logits is None:
             return None
         tokens = loss_row_tokens(micro).flatten()
-        loss = output.router_logits[0].new_zeros(())
-        if self.router.aux_coefficient:
-            balance = balance_loss(
-                output.router_logits, tokens, self.expert_fractions, self.num_tokens
-            )
-            self.aux_losses[-1] += balance.detach()
-            loss = loss + self.router.aux_coefficient * balance
-        if self.router.entropy_coefficient:
-            entropy = router_entropy(output.router_logits, tokens)
-            self.loop.meter.mean("train/router_entropy", entropy)
-            loss = loss - self.router.entropy_coefficient * entropy.sum() / self.num_tokens
-        return loss
+        balance = balance_loss(output.router_logits, tokens, self.expert_fractions, self.num_tokens)
+        self.aux_losses[-1] += balance.detach()
+        return self.router.aux_coefficient * balance
 
     def _log_choices(self, micro: Experience, live: Tensor) -> None:
         """Count the `live` choices [N, T, L, k] and compare them with the recorded ones."""
