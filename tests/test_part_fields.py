@@ -29,7 +29,7 @@ from rlmods.kl import Adaptive, Full, Penalty, Ramp
 from rlmods.preference import IPO, KTO, ORPO, Sigmoid, SimPO
 from rlmods.ratio import CISPO, DPPO, TOPR, Clipped, GeometricMean, KLPenalty, Soft
 from rlmods.router import Routing
-from rlmods.sampling import BestOf, Dynamic
+from rlmods.sampling import BestOf
 from rlmods.schedule import KLAdaptive, Schedule
 from rlmods.teacher import Server
 from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
@@ -93,7 +93,6 @@ BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     ("tokens", KLCov, {"fraction": (0.0, 1.1, nan), "coefficient": POSITIVE}),
     ("tokens", OffPolicy, {"threshold": POSITIVE}),
     ("aggregation", FixedLength, {"length": (0,)}),
-    ("sampling", partial(Dynamic, high=0.1), {"low": (0.9,)}),
     ("sampling", BestOf, {"k": (0,)}),
     ("preference", SimPO, {"beta": POSITIVE, "gamma": (-0.1,)}),
     ("preference", KTO, {"beta": POSITIVE, "desirable_weight": POSITIVE}),

@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from rlmods.needs import SamplingNeeds
-from rlmods.ops import constant_group, group_reduce
-from rlmods.settings.bounds import check_bounds
+from rlmods.ops import constant_group
 from rlmods.types import RowFloats, RowInts, RowMask
 
 
@@ -17,24 +14,9 @@ class Dynamic:
     DAPO, arXiv:2503.14476, equation 11.
 
     A group of equal scores has advantage 0 everywhere: it costs time and dilutes the mean. NaN
-    marks an unscored response, which is ignored here and kept or dropped with its group. `low` and
-    `high` also bound the group's mean score, to select prompts by difficulty."""
-
-    low: float | None = None
-    """Lowest mean score of a group that is kept. None: no bound."""
-    high: float | None = None
-    """Highest mean score of a group that is kept. None: no bound."""
+    marks an unscored response, which is ignored here and kept or dropped with its group."""
 
     needs: ClassVar[SamplingNeeds] = SamplingNeeds(group=True)
 
-    def __post_init__(self) -> None:
-        ordered = self.low is None or self.high is None or self.low <= self.high
-        check_bounds(self, "sampling", {"low": (ordered, f"at most sampling.high={self.high}")})
-
     def __call__(self, scores: RowFloats, group: RowInts) -> RowMask:
-        scored = ~scores.isnan()
-        total = group_reduce(torch.where(scored, scores, 0.0), group, "sum")
-        mean = total / group_reduce(scored.to(scores.dtype), group, "sum").clamp(min=1)
-        low = -torch.inf if self.low is None else self.low
-        high = torch.inf if self.high is None else self.high
-        return ~constant_group(scores, scored, group) & (mean >= low) & (mean <= high)
+        return ~constant_group(scores, ~scores.isnan(), group)

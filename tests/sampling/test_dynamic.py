@@ -38,20 +38,3 @@ def test_unscored_responses_are_ignored_and_kept_or_dropped_with_their_group() -
     nan = float("nan")
     scores, group = torch.tensor([1.0, nan, 0.0, 1.0, nan, nan]), torch.tensor([0, 0, 0, 1, 1, 2])
     assert Dynamic()(scores, group).tolist() == [True, True, True, False, False, False]
-
-
-def test_bounds_select_groups_by_mean_score() -> None:
-    scores = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])
-    group = torch.tensor([0] * 4 + [1] * 4)
-    assert Dynamic(low=0.5)(scores, group).tolist() == [False] * 4 + [True] * 4
-    assert Dynamic(high=0.5)(scores, group).tolist() == [True] * 4 + [False] * 4
-
-
-def test_unscored_responses_do_not_count_in_the_mean_score() -> None:
-    nan = float("nan")
-    scores, group = (
-        torch.tensor([1.0, 0.4, nan, nan, 0.0, 0.6, nan, nan]),
-        torch.tensor([0] * 4 + [1] * 4),
-    )
-    assert Dynamic(low=0.5)(scores, group).tolist() == [True] * 4 + [False] * 4
-    assert Dynamic(high=0.5)(scores, group).tolist() == [False] * 4 + [True] * 4
