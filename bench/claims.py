@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from rlmods.cli.scorecard import Entrant, Job, Pool
+from rlmods.cli.scorecard import Entrant, Job, train_all
 from rlmods.lab.statistics import Interval, mean_interval, paired
 from rlmods.lab.tunnel.results import Result, read_result, read_results, write_results
 from rlmods.lab.tunnel.tasks import TASKS
@@ -201,7 +201,7 @@ def trained(folder: Path, seeds: Sequence[int]) -> list[Result]:
                 if key not in found:
                     jobs[key] = Job(Entrant(typed), TASK[claim.task], seed, folder)
     print(f"{len(jobs)} runs to train", flush=True)
-    for job, reason in Pool(1).results(list(jobs.values())):
+    for job, reason in train_all(list(jobs.values()), 1):
         if reason:
             raise SystemExit(f"{job.name}: {reason}")
         result = read_result(job.run, job.entrant.typed, job.task, job.seed, "")

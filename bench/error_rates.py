@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlmods.lab.power import power
-from rlmods.lab.statistics import ALPHA, SequentialTest, paired, paired_t_test
+from rlmods.lab.statistics import ALPHA, SequentialTest, paired, paired_t_test, power
 from rlmods.lab.tunnel.results import read_results
 
 EFFECTS = (0.0, 0.5, 1.0, 2.0, 3.0)

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 from typing import NoReturn
@@ -37,10 +37,11 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {advice}\n")
 
 
-def print_usage(arguments: Sequence[str], usage: str | None) -> None:
-    """Print `usage` and exit, for `--help` or without arguments. A command calls this before it
-    imports torch, which takes seconds."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+def print_usage(module: str, usage: str | None) -> None:
+    """Print `usage` and exit, if `module` is run with `--help` or without arguments. A command
+    calls this before it imports torch, which takes seconds."""
+    arguments = sys.argv[1:]
+    if module == "__main__" and (not arguments or arguments[0] in ("-h", "--help")):
         print(usage)
         sys.exit(0 if arguments else 2)
 

@@ -20,7 +20,7 @@ from lightning import LightningModule
 from omegaconf import OmegaConf
 
 from rlmods.algo import Learner, PolicyGradient
-from rlmods.cli.__main__ import commands
+from rlmods.cli.__main__ import COMMANDS
 from rlmods.config.recipe import recipe
 from rlmods.config.schema import SETTINGS, defaults
 from tests.support.saved_runs import write_run
@@ -319,7 +319,7 @@ LIGHT = (
     "report {runs} --text",
     "watch {runs} --once",
     "plugin list",
-    *(f"{name} --help" for name in commands()),
+    *(f"{name} --help" for name in COMMANDS),
 )
 """Commands that start in a second."""
 

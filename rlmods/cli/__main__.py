@@ -3,40 +3,30 @@ lists them."""
 
 from __future__ import annotations
 
-import ast
 import runpy
 import sys
-from pathlib import Path
 
 from rlmods.errors import suggest
 
-FOLDER = Path(__file__).parents[1]
-"""Folder of the package."""
-FIRST = ("train", "evaluate", "report", "compare", "watch")
-"""Commands that are listed first."""
-
-
-def commands() -> dict[str, Path]:
-    """Return the files of the commands by name."""
-    files = sorted(FOLDER.glob("cli/[a-z]*.py")) + sorted(FOLDER.glob("lab/[a-z]*.py"))
-    found = {file.stem: file for file in files if '__name__ == "__main__"' in file.read_text()}
-    for file in FOLDER.glob("lab/*/__main__.py"):
-        found[file.parent.name] = file
-    return {
-        name: found[name] for name in (*FIRST, *sorted(found.keys() - set(FIRST))) if name in found
-    }
-
-
-def summary(file: Path) -> str:
-    """Return what a command does: its docstring up to the first colon, without importing it."""
-    text = ast.get_docstring(ast.parse(file.read_text())) or ""
-    return text.split(":")[0].split("\n")[0]
-
-
-def usage() -> str:
-    """Return the list of commands."""
-    rows = [f"  {name:<10} {summary(file)}" for name, file in commands().items()]
-    return "\n".join(["usage: rlmods COMMAND ..., and rlmods COMMAND --help", "", *rows])
+COMMANDS = {
+    "train": "Train a language model",
+    "evaluate": "Evaluate a saved policy",
+    "report": "Report on runs",
+    "compare": "Compare runs",
+    "watch": "Show the curves of runs in the terminal while they train",
+    "collect": "Sample candidate responses to compare",
+    "convert": "Convert logs of other trainers into a run directory",
+    "diff": "Find where and why two runs first differ",
+    "label": "Rank candidate responses with a judge",
+    "plan": "Predict the memory of a run",
+    "plugin": "Create or list plugins",
+    "redteam": "Look for holes in a reward before a policy does",
+    "scorecard": "Train algorithms on the tasks of the wind tunnel and compare them",
+    "serve": "Start a vLLM server for `rollout=vllm_server`",
+    "show": "Print prompts and responses of a run",
+    "whatif": "Compare parts on an iteration of a run",
+}
+"""What each command does."""
 
 
 def main() -> None:
@@ -47,11 +37,12 @@ def main() -> None:
     """
     name, *rest = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
-        print(usage())
+        print("usage: rlmods COMMAND ..., and rlmods COMMAND --help\n")
+        for command, summary in COMMANDS.items():
+            print(f"  {command:<10} {summary}")
         sys.exit(0 if sys.argv[1:] else 2)
-    known = commands()
-    if name not in known:
-        sys.exit(f"error: rlmods {name}: there is no such command; {suggest(name, known)}")
+    if name not in COMMANDS:
+        sys.exit(f"error: rlmods {name}: there is no such command; {suggest(name, COMMANDS)}")
     sys.argv = [f"rlmods {name}", *rest]
     # `__main__` is then the module of the command, by whose name further ranks are started
     runpy.run_module(f"rlmods.{name}", run_name="__main__", alter_sys=True)

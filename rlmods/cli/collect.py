@@ -27,8 +27,7 @@ import sys
 from rlmods.errors import print_usage
 from rlmods.settings.bounds import Count, bounded
 
-if __name__ == "__main__":
-    print_usage(sys.argv[1:], __doc__)
+print_usage(__name__, __doc__)
 
 from collections import Counter
 from collections.abc import Sequence
@@ -210,7 +209,7 @@ def main(arguments: list[str]) -> None:
     # a sweep may name its directories lr=1e-4
     has_source = bool(arguments) and ("=" not in arguments[0] or Path(arguments[0]).exists())
     source, overrides = (arguments[0], arguments[1:]) if has_source else (None, arguments)
-    command(arguments, __doc__, lambda: collect(source, overrides), interrupt_message=INTERRUPTED)
+    command(lambda: collect(source, overrides), interrupt_message=INTERRUPTED)
 
 
 if __name__ == "__main__":

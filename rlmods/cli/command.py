@@ -29,7 +29,7 @@ from rlmods.config.overrides import explain_override
 from rlmods.config.received import read_received
 from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.config.run_spec import RunSpec
-from rlmods.errors import UserError, print_usage
+from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported
 from rlmods.protocols import ChecksPolicy
@@ -49,8 +49,6 @@ PROGRESS_INTERVAL_S = 10.0
 
 
 def command(
-    arguments: Sequence[str],
-    usage: str | None,
     action: Callable[[], dict[str, Any] | list[dict[str, Any]] | str],
     indent: int | None = None,
     interrupt_message: str = "interrupted",
@@ -58,7 +56,6 @@ def command(
     """Run `action` and print its result on stdout: text as it is (nothing if it is empty),
     dictionaries as JSON. A user's mistake or Ctrl-C prints one line and exits with a nonzero
     status."""
-    print_usage(arguments, usage)
     try:
         with plain_errors():
             silence_libraries()

@@ -21,8 +21,7 @@ import sys
 
 from rlmods.errors import print_usage
 
-if __name__ == "__main__":
-    print_usage(sys.argv[1:], __doc__)
+print_usage(__name__, __doc__)
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -266,7 +265,7 @@ def main(arguments: list[str]) -> None:
         result = evaluate(typed[0], typed[1:])
         return result if JSON in arguments else table(result)
 
-    command(arguments, __doc__, action, indent=2)
+    command(action, indent=2)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,7 @@ import sys
 
 from rlmods.errors import print_usage
 
-if __name__ == "__main__":
-    print_usage(sys.argv[1:], __doc__)
+print_usage(__name__, __doc__)
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -322,7 +321,7 @@ def main(arguments: list[str]) -> None:
             )
         return kappa(*arguments[1:])
 
-    command(arguments, __doc__, action, interrupt_message=INTERRUPTED)
+    command(action, interrupt_message=INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ import sys
 from rlmods.errors import print_usage
 from rlmods.settings.bounds import Count, bounded
 
-if __name__ == "__main__":
-    print_usage(sys.argv[1:], __doc__)
+print_usage(__name__, __doc__)
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -238,7 +237,7 @@ def report(spec: RunSpec, settings: PlanSettings) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    command(arguments, __doc__, lambda: report(*compose_run(arguments, PlanSettings)))
+    command(lambda: report(*compose_run(arguments, PlanSettings)))
 
 
 if __name__ == "__main__":

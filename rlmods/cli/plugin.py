@@ -80,7 +80,7 @@ def list_plugins() -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command."""
-    print_usage(arguments, __doc__)
+    print_usage(__name__, __doc__)
     with one_line_errors():
         plugins.make_importable()
         action, *rest = [text for text in arguments if text != "--json"]

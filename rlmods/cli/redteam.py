@@ -28,8 +28,7 @@ import sys
 from rlmods.errors import print_usage
 from rlmods.settings.bounds import Count, Positive, ProperFraction, bounded
 
-if __name__ == "__main__":
-    print_usage(sys.argv[1:], __doc__)
+print_usage(__name__, __doc__)
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -256,7 +255,7 @@ def main(arguments: list[str]) -> None:
         reports.append(redteam(arguments))
         return show(reports[0])
 
-    command(arguments, __doc__, action)
+    command(action)
     if reports and not reports[0].is_clean:
         sys.exit(1)
 

@@ -11,31 +11,43 @@ algorithms. The results of shipped algorithms come with the package: `reference=
 
 from __future__ import annotations
 
+from rlmods.errors import print_usage
+
+print_usage(__name__, __doc__)
+
 import hashlib
 import os
 import shlex
-import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass, field, fields
+from itertools import combinations, product
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
+from rlmods.config.instantiate import parse_settings
 from rlmods.config.options import CONF
-from rlmods.errors import UserError, counted, one_line_errors, print_usage, suggest
+from rlmods.errors import UserError, counted, one_line_errors, suggest
+from rlmods.lab.sequential import train_run
 from rlmods.lab.tunnel.page import page
-from rlmods.lab.tunnel.results import Result, read_result, reference_results, write_results
-from rlmods.lab.tunnel.scores import Scores, scorecard
+from rlmods.lab.tunnel.results import (
+    Result,
+    Scores,
+    read_result,
+    reference_results,
+    scorecard,
+    write_results,
+)
 from rlmods.lab.tunnel.tasks import Task, find_tasks
 from rlmods.run.files import atomic_write, dumps
 from rlmods.run.name import member_name
 from rlmods.run.saved import SavedRun, read_config
+from rlmods.settings.bounds import Count, bounded
 
-TRAIN = (sys.executable, "-m", "rlmods.cli.train")
 ONE_VALIDATION = "one validation only: type overrides='validation.every=1'"
 INTERRUPTED = "interrupted: type the same command again to go on"
 
@@ -50,15 +62,29 @@ class Entrant:
     @property
     def name(self) -> str:
         """What the page calls it."""
-        name, colon, _ = self.typed.partition(": ")
-        return name if colon else self.typed
+        return self.typed.partition(": ")[0]
 
     @property
     def overrides(self) -> list[str]:
         """Overrides of the command line: a word without `=` is the option of `algo`."""
-        name, colon, rest = self.typed.partition(": ")
-        words = shlex.split(rest if colon else name)
+        words = shlex.split(self.typed.removeprefix(f"{self.name}: "))
         return [word if "=" in word else f"algo={word}" for word in words]
+
+
+@dataclass(frozen=True)
+@bounded("")
+class Options:
+    """Settings of the command, described in the module's docstring."""
+
+    tasks: str = ""
+    seeds: Count = 3
+    folder: str = "runs/scorecard"
+    overrides: str = ""
+    """Overrides of all runs."""
+    jobs: Count = field(default_factory=lambda: os.cpu_count() or 1)
+    """Number of runs that are trained at a time, each with one thread."""
+    reference: bool = True
+    """Take results that come with the package."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +93,12 @@ class Settings:
 
     entrants: Sequence[Entrant]
     tasks: Sequence[Task]
-    seeds: int = 3
-    folder: Path = Path("runs/scorecard")
-    overrides: Sequence[str] = ()
-    """Overrides of all runs."""
-    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """Number of runs that are trained at a time, each with one thread."""
-    reference: bool = True
-    """Take results that come with the package."""
+    options: Options
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the runs and of the page."""
+        return Path(self.options.folder)
 
 
 def parse(words: Sequence[str]) -> Settings:
@@ -83,53 +107,32 @@ def parse(words: Sequence[str]) -> Settings:
     Raises:
         UserError: a word is unknown, or no algorithm is named.
     """
+    known = [setting.name for setting in fields(Options)]
     entrants: list[Entrant] = []
-    names: list[str] = []
-    numbers = {"seeds": 3, "jobs": os.cpu_count() or 1}
-    folder = Path("runs/scorecard")
-    overrides: list[str] = []
-    reference = True
+    typed: list[str] = []
     for word in words:
         key, _, value = word.partition("=")
-        if key == "algo" and " " not in word:
-            entrants += [Entrant(name) for name in value.split(",")]
-        elif key == "tasks":
-            names += value.split(",")
-        elif key == "folder":
-            folder = Path(value)
-        elif key == "overrides":
-            overrides += shlex.split(value)
-        elif key == "reference":
-            if value not in ("true", "false"):
-                raise UserError(f"{word}: type reference=true or reference=false")
-            reference = value == "true"
-        elif key in numbers:
-            if not value.isdecimal() or int(value) < 1:
-                raise UserError(f"{word}: type a whole number of at least 1, as in {key}=3")
-            numbers[key] = int(value)
+        if key in known:
+            typed.append(word)
+        elif key == "algo" and " " not in word:
+            entrants += map(Entrant, value.split(","))
         elif word.startswith("-") or ("=" in word and " " not in word):
-            known = ("algo", "seeds", "tasks", "folder", "overrides", "jobs", "reference")
             raise UserError(
-                f"{word}: no such setting; {suggest(key, known)}. An override belongs to an "
-                f"algorithm, in quotes: 'dapo {word}'"
+                f"{word}: no such setting; {suggest(key, ['algo', *known])}. An override belongs "
+                f"to an algorithm, in quotes: 'dapo {word}'"
             )
         else:
             entrants.append(Entrant(word))
     if not entrants:
         raise UserError("no algorithm: type algo=grpo,dapo")
     unique = list(dict.fromkeys(entrants))
-    names_seen = [entrant.name for entrant in unique]
-    for name in names_seen:
-        if names_seen.count(name) > 1:
-            raise UserError(f"two entrants are called {name}: type another name before the colon")
-    named: dict[str, str] = {}
-    for entrant in unique:
-        directory = member_name(entrant.overrides)
-        other = named.setdefault(directory, entrant.name)
-        if other != entrant.name:
-            raise UserError(f"{other} and {entrant.name} are the same: drop one of them")
-    tasks = find_tasks(names)
-    return Settings(unique, tasks, numbers["seeds"], folder, overrides, numbers["jobs"], reference)
+    for a, b in combinations(unique, 2):
+        if a.name == b.name:
+            raise UserError(f"two entrants are called {a.name}: type another name before the colon")
+        if member_name(a.overrides) == member_name(b.overrides):
+            raise UserError(f"{a.name} and {b.name} are the same: drop one of them")
+    options = parse_settings(OmegaConf.from_dotlist(typed), "", Options)
+    return Settings(unique, find_tasks(options.tasks), options)
 
 
 @dataclass(frozen=True)
@@ -168,65 +171,30 @@ class Job:
 def all_jobs(settings: Settings) -> list[Job]:
     """Return all runs, first those with the first seed, so that an early page has every cell."""
     jobs: list[Job] = []
-    for seed in range(1, settings.seeds + 1):
-        for task in settings.tasks:
-            for entrant in settings.entrants:
-                job = Job(entrant, task, seed, settings.folder, settings.overrides)
-                jobs.append(job)
+    common = shlex.split(settings.options.overrides)
+    for seed in range(1, settings.options.seeds + 1):
+        for task, entrant in product(settings.tasks, settings.entrants):
+            jobs.append(Job(entrant, task, seed, settings.folder, common))
     return jobs
 
 
-class InterruptedRunError(Exception):
-    """A run ended by a signal."""
+def train_all(jobs: Sequence[Job], num_workers: int) -> Iterator[tuple[Job, str]]:
+    """Train runs in processes of their own, several at a time. Yield each with why it did not
+    finish, "" if it did.
 
-
-class Pool:
-    """Trains runs in processes of their own, several at a time."""
-
-    def __init__(self, num_workers: int) -> None:
-        self.num_workers = num_workers
-        self._stopped = threading.Event()
-
-    def train(self, overrides: Sequence[str], run: SavedRun) -> str:
-        """Train a run, or continue it. Return "" if it finished, else why it did not.
-
-        Raises:
-            InterruptedRunError: a signal ended it, or the pool.
-        """
-        if self._stopped.is_set():
-            raise InterruptedRunError
-        run.path.parent.mkdir(parents=True, exist_ok=True)
-        log = run.path.parent / f".{run.path.name}.log"
-        command = [*TRAIN, *overrides, f"run_dir='{run.path}'", "resume=auto"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with log.open("wb") as file:
-            status = subprocess.call(
-                command, stdout=file, stderr=subprocess.STDOUT, env=environment
-            )
-        if status in (75, 130):
-            raise InterruptedRunError
-        if status == 0:
-            return ""
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1].removeprefix("error: ") if lines else f"status {status}"
-
-    def results(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, str]]:
-        """Train the jobs, and yield each with why it did not finish, "" if it did.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C, after the runs have saved and ended.
-        """
-        with ThreadPoolExecutor(self.num_workers) as pool:
-            futures = {pool.submit(self.train, job.overrides, job.run): job for job in jobs}
-            try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
-            except (InterruptedRunError, KeyboardInterrupt):
-                self._stopped.set()
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise KeyboardInterrupt from None
-            finally:
-                self._stopped.set()
+    Raises:
+        KeyboardInterrupt: a signal ended a run; the others have saved and ended.
+    """
+    with ThreadPoolExecutor(num_workers) as pool:
+        futures = {}
+        for job in jobs:
+            future = pool.submit(train_run, job.overrides, job.run.path, OMP_NUM_THREADS="1")
+            futures[future] = job
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def check(jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
@@ -278,7 +246,7 @@ class Scorecard:
     def find(self, jobs: Sequence[Job]) -> list[Job]:
         """Take the results of finished runs and those that come with the package. Return the jobs
         without a result."""
-        shipped = reference_results(settings_digest) if self.settings.reference else {}
+        shipped = reference_results(settings_digest) if self.settings.options.reference else {}
         missing = []
         for job in jobs:
             key = (job.entrant.typed, job.task.name, job.seed)
@@ -343,7 +311,6 @@ def run_scorecard(settings: Settings) -> str:
         KeyboardInterrupt: training was interrupted; the page shows what is finished.
     """
     jobs = all_jobs(settings)
-    pool = Pool(settings.jobs)
     entrants = counted(len(settings.entrants), "entrant")
     print(f"checking {entrants} on {counted(len(settings.tasks), 'task')}", flush=True)
     card = Scorecard(settings, check([job for job in jobs if job.seed == 1]))
@@ -356,7 +323,7 @@ def run_scorecard(settings: Settings) -> str:
     print(f"their output is in {settings.folder}/TASK/.RUN.log", flush=True)
     started = time.monotonic()
     try:
-        for number, (job, reason) in enumerate(pool.results(missing), 1):
+        for number, (job, reason) in enumerate(train_all(missing, settings.options.jobs), 1):
             seconds = time.monotonic() - started
             left = seconds / number * (len(missing) - number) / 60
             if reason:
@@ -370,16 +337,11 @@ def run_scorecard(settings: Settings) -> str:
     return f"wrote {card.write()}: open it in a browser"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the command."""
-    words = sys.argv[1:] if arguments is None else arguments
-    print_usage(words, __doc__)
-    try:
-        with one_line_errors():
-            print(run_scorecard(parse(words)))
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    with one_line_errors(INTERRUPTED):
+        print(run_scorecard(parse(arguments)))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -24,8 +24,7 @@ import sys
 
 from rlmods.errors import print_usage
 
-if __name__ == "__main__":
-    print_usage(sys.argv[1:], __doc__)
+print_usage(__name__, __doc__)
 
 import itertools
 import os
@@ -123,7 +122,7 @@ def serve(arguments: Sequence[str]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    command(arguments, __doc__, lambda: serve(arguments))
+    command(lambda: serve(arguments))
 
 
 if __name__ == "__main__":

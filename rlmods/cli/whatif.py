@@ -25,8 +25,7 @@ import sys
 
 from rlmods.errors import print_usage
 
-if __name__ == "__main__":
-    print_usage(sys.argv[1:], __doc__)
+print_usage(__name__, __doc__)
 
 import copy
 import warnings
@@ -553,7 +552,7 @@ def _number(value: float | None) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    command(arguments, __doc__, lambda: _action(arguments))
+    command(lambda: _action(arguments))
 
 
 def _action(arguments: Sequence[str]) -> str:

@@ -25,15 +25,18 @@ import numpy as np
 
 from rlmods.errors import Parser, UserError, counted, one_line_errors, suggest
 from rlmods.lab.groups import Group, add_arguments, find_runs, group_runs
-from rlmods.lab.power import MAX_PAIRS, PROBABILITY, detectable_effect, num_pairs_needed
 from rlmods.lab.sequential import decide, train
 from rlmods.lab.statistics import (
     ALPHA,
+    MAX_PAIRS,
+    PROBABILITY,
     Interval,
     SequentialTest,
     adjusted_tests,
     bootstrap_interval,
+    detectable_effect,
     mean_interval,
+    num_pairs_needed,
     paired,
 )
 from rlmods.run.files import dumps

@@ -1,13 +1,15 @@
-"""Train more seeds of two groups until their difference is decided (`rlmods.compare
---sequential`)."""
+"""Train runs in processes of their own: more seeds of two groups until their difference is decided
+(`rlmods.compare --sequential`)."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rlmods.errors import UserError
 from rlmods.lab.groups import Group
@@ -110,20 +112,42 @@ def train(like: SavedRun, seed: int, *, trust: bool = False) -> SavedRun:
     run = SavedRun(folder)
     if run.exit == "finished":
         return run
-    words = [*TRAIN, *overrides, f"run_dir='{folder.absolute()}'", "resume=auto"]
     print(f"training {shlex.join(['train.py', *overrides])}", flush=True)
-    log = like.path.parent / f".{folder.name}.log"
-    with log.open("ab") as file:
-        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT)
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:
-            process.wait()  # Ctrl-C has reached it too: it saves and ends
-            raise
+    reason = train_run(overrides, folder)
+    if reason:
+        log = log_file(folder)
+        raise UserError(f"training failed: {reason} (all of it is in {log})")
+    return SavedRun(folder)
+
+
+def train_run(overrides: Sequence[str], folder: Path, **environment: str) -> str:
+    """Train a run in a process of its own, or continue it, with variables added to the environment.
+    Return "" if it finished, else the last line that it printed.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    log = log_file(folder)
+    words = [*TRAIN, *overrides, f"run_dir='{folder.absolute()}'", "resume=auto"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            words, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+        )
+    try:
+        status = process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # Ctrl-C has reached it too: it saves and ends
+        raise
+    if status == 0:
+        return ""
     if status in (75, 130):
         raise KeyboardInterrupt
-    if status:
-        output = log.read_text(errors="replace").split("\n")
-        end = [line for line in output if line.strip()][-1:]
-        raise UserError(f"training failed: {''.join(end)} (all of it is in {log})")
-    return SavedRun(folder)
+    lines = log.read_text(errors="replace").split("\n")
+    last = [line for line in lines if line.strip()][-1:] or [f"status {status}"]
+    return last[0].removeprefix("error: ")
+
+
+def log_file(folder: Path) -> Path:
+    """Return the file with the output of `train_run`."""
+    return folder.with_name(f".{folder.name}.log")

@@ -12,35 +12,39 @@ from omegaconf import OmegaConf
 
 from rlmods.cli import collect, label, plan, serve
 from rlmods.cli.command import Output, command, configuration, dropped_path, find_policy
-from rlmods.errors import UserError
+from rlmods.errors import UserError, print_usage
 from rlmods.run.files import read_rows
 
 
 class TestCommand:
-    def run(self, capsys, arguments, action):
+    def run(self, capsys, action):
         status = 0
         try:
-            command(arguments, "USAGE", action)
+            command(action)
         except SystemExit as end:
             status = end.code
         return status, capsys.readouterr().out
 
     def test_prints_json(self, capsys):
-        assert self.run(capsys, ["x"], lambda: {"a": float("nan")}) == (0, '{"a": null}\n')
+        assert self.run(capsys, lambda: {"a": float("nan")}) == (0, '{"a": null}\n')
 
     def test_an_empty_text_prints_nothing(self, capsys):
-        assert self.run(capsys, ["x"], str) == (0, "")
+        assert self.run(capsys, str) == (0, "")
 
-    def test_prints_usage(self, capsys):
-        assert self.run(capsys, ["--help"], dict) == (0, "USAGE\n")
-        assert self.run(capsys, [], dict) == (2, "USAGE\n")
+    @pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), ([], 2)])
+    def test_prints_usage(self, arguments, status, monkeypatch, capsys):
+        monkeypatch.setattr(sys, "argv", ["x", *arguments])
+        print_usage("rlmods.x", "USAGE")
+        with pytest.raises(SystemExit) as end:
+            print_usage("__main__", "USAGE")
+        assert (end.value.code, capsys.readouterr().out) == (status, "USAGE\n")
 
     def test_user_errors_and_ctrl_c_are_one_line(self, capsys):
         def fail(error):
             raise error
 
-        assert self.run(capsys, ["x"], lambda: fail(UserError("no"))) == ("error: no", "")
-        assert self.run(capsys, ["x"], lambda: fail(KeyboardInterrupt())) == ("interrupted", "")
+        assert self.run(capsys, lambda: fail(UserError("no"))) == ("error: no", "")
+        assert self.run(capsys, lambda: fail(KeyboardInterrupt())) == ("interrupted", "")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def test_settings_are_read() -> None:
     settings = parse([*words, "folder=x/y", "algo=grpo"])
     assert [entrant.name for entrant in settings.entrants] == ["grpo", "dapo", words[1]]
     assert [task.name for task in settings.tasks] == ["long", "tools"]
-    assert (settings.seeds, settings.jobs, settings.folder) == (2, 1, Path("x/y"))
+    assert (settings.options.seeds, settings.options.jobs) == (2, 1)
+    assert settings.folder == Path("x/y")
     jobs = all_jobs(settings)
     assert len({job.run.path for job in jobs}) == len(jobs) == 2 * 2 * 3
     assert [job.seed for job in jobs] == [1] * 6 + [2] * 6
@@ -59,7 +60,7 @@ def test_settings_are_read() -> None:
     ("words", "message"),
     [
         (["seeds=2"], "no algorithm: type algo=grpo,dapo"),
-        (["algo=grpo", "seeds=0"], "whole number of at least 1"),
+        (["algo=grpo", "seeds=0"], "seeds=0: must be at least 1"),
         (["algo=grpo", "tasks=lnog"], "did you mean long"),
         (["algo=grpo", "ratio=symmetric"], "in quotes: 'dapo ratio=symmetric'"),
         (["algo=grpo", "seed=3"], "did you mean seeds"),
@@ -91,11 +92,11 @@ def test_runs_that_did_not_finish_are_trained_again(
 ) -> None:
     trained: list[int] = []
 
-    def results(pool: object, jobs: list[Job]) -> Iterator[tuple[Job, str]]:
+    def train_all(jobs: list[Job], num_workers: int) -> Iterator[tuple[Job, str]]:
         trained.extend(job.seed for job in jobs)
         return iter(())
 
-    monkeypatch.setattr(scorecard.Pool, "results", results)
+    monkeypatch.setattr(scorecard, "train_all", train_all)
     monkeypatch.setattr(scorecard, "check", lambda _: {})
     words = ["algo=grpo", "tasks=long", "seeds=4", f"folder={tmp_path}", "reference=false"]
     settings = parse(words)

@@ -15,9 +15,8 @@ from rlmods.lab import compare as module
 from rlmods.lab import sequential
 from rlmods.lab.compare import Comparison, compare, higher_is_better, lines, parse
 from rlmods.lab.groups import Group, find_runs, group_runs
-from rlmods.lab.power import power
 from rlmods.lab.sequential import decide, seeds_of, train
-from rlmods.lab.statistics import Interval, SequentialTest
+from rlmods.lab.statistics import Interval, SequentialTest, power
 from rlmods.run.saved import SavedRun
 from tests.support.saved_runs import write_run
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from rlmods.lab.statistics import Interval
-from rlmods.lab.tunnel.results import MEASURED, Result
-from rlmods.lab.tunnel.scores import Card, Cell, Curve
+from rlmods.lab.tunnel.results import MEASURED, Card, Cell, Curve, Result
 from rlmods.lab.tunnel.tasks import Task
 
 COLOURS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#a16207", "#be185d")

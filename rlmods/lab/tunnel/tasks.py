@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlmods.errors import UserError, suggest
@@ -75,12 +74,13 @@ TASKS = (
 `experts` for that task."""
 
 
-def find_tasks(names: Sequence[str]) -> list[Task]:
-    """Return the tasks of these names, in the order of `TASKS`; all of them without names.
+def find_tasks(typed: str) -> list[Task]:
+    """Return the tasks of names separated by commas, in the order of `TASKS`; all of them for "".
 
     Raises:
         UserError: there is no such task.
     """
+    names = typed.split(",") if typed else []
     known = [task.name for task in TASKS]
     for name in names:
         if name not in known:

@@ -4,8 +4,7 @@ import re
 from html.parser import HTMLParser
 
 from rlmods.lab.tunnel.page import page
-from rlmods.lab.tunnel.results import Result
-from rlmods.lab.tunnel.scores import scorecard
+from rlmods.lab.tunnel.results import Result, scorecard
 from rlmods.lab.tunnel.tasks import TASKS
 
 TASK_NAMES = [task.name for task in TASKS[:3]]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rlmods.cli.command import configuration, silent_refusal
-from rlmods.cli.scorecard import Pool
 from rlmods.config.options import CONF
 from rlmods.errors import UserError
+from rlmods.lab.sequential import train_run
 from rlmods.lab.tunnel.tasks import TASKS, Task, find_tasks
 from rlmods.run import name
 from rlmods.run.saved import SavedRun
@@ -25,10 +25,10 @@ def test_scores_have_a_range() -> None:
 
 
 def test_are_found_by_name_in_their_order() -> None:
-    assert [task.name for task in find_tasks(["tools", "long"])] == ["long", "tools"]
-    assert find_tasks([]) == list(TASKS)
+    assert [task.name for task in find_tasks("tools,long")] == ["long", "tools"]
+    assert find_tasks("") == list(TASKS)
     with pytest.raises(UserError, match="tasks=lnog: no such task; did you mean long"):
-        find_tasks(["lnog"])
+        find_tasks("lnog")
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_an_algorithm_keeps_its_parts(task: Task) -> None:
 def test_its_entrant_trains(task: str, entrant: tuple[str, ...], tmp_path: Path) -> None:
     run = SavedRun(tmp_path / "run")
     common = ("algo=grpo", "trainer.max_iterations=1", "validation.max_prompts=4")
-    assert not Pool(1).train([f"experiment=tunnel/{task}", *common, *entrant], run)
+    assert not train_run([f"experiment=tunnel/{task}", *common, *entrant], run.path)
     rows = run.metrics
     assert any("val/mean@4" in row for row in rows)
     assert any(row.get("train/grad_norm", 0) > 0 for row in rows)
