@@ -1,7 +1,5 @@
 """Errors that the command line prints without a traceback, and texts that name what to type."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

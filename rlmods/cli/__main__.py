@@ -1,8 +1,6 @@
 """All commands: `rlmods COMMAND ...`, which is `python -m rlmods.COMMAND ...`. `rlmods --help`
 lists them."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 

@@ -20,11 +20,9 @@ distribution, and `finish`), `dropped` (number of `empty` and `duplicate` respon
 provenance of the row: `model`, `weights`, `data`, `sampling`. Prints one JSON object that
 summarises all rows of `out`."""
 
-from __future__ import annotations
-
 import sys
 
-from rlmods.errors import print_usage
+from rlmods.errors import UserError, print_usage
 from rlmods.settings.bounds import Count, bounded
 
 print_usage(__name__, __doc__)
@@ -52,13 +50,12 @@ from rlmods.cli.command import (
 from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.distributed.trainer import device_type
 from rlmods.environment import SingleTurn
-from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.files import fingerprint
 from rlmods.policy.hf import load
 from rlmods.protocols import ReportsTokens
 from rlmods.rollout.order import generate_in_order
-from rlmods.run import dumps
+from rlmods.run.files import dumps
 from rlmods.run.secrets import saved_form
 from rlmods.types import Prompt, Response
 
@@ -123,7 +120,7 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
                     responses[i * batch.samples : (i + 1) * batch.samples]
                 )
                 row = _prompt_row(prompt) | {
-                    "candidates": [_candidate(response) for response in candidates],
+                    "candidates": list(map(_candidate, candidates)),
                     "dropped": {reason: dropped[reason] for reason in REASONS},
                 }
                 output.add(row, keep=len(candidates) >= settings.min_candidates)
@@ -158,18 +155,14 @@ def _provenance(
     settings: CollectSettings,
 ) -> dict[str, Any]:
     """Return the settings that determine the candidates of a prompt."""
-    # without secrets, since every row holds it
-    saved = saved_form(config)
-    sampling = saved["rollout"] | {
-        "samples": samples,
-        "min_candidates": settings.min_candidates,
-    }
+    saved = saved_form(config)  # without secrets, since every row holds it
+    sampling = saved["rollout"] | {"samples": samples, "min_candidates": settings.min_candidates}
     sampling.pop("batch_size", None)  # changes the speed only
     name = dumps(saved["policy"])
     if model is not None:
         name = str(Path(model).resolve() if Path(model).exists() else model)
-    weights = fingerprint(policy)
-    return {"model": name, "weights": weights, "data": saved["data"], "sampling": sampling}
+    data = saved["data"]
+    return {"model": name, "weights": fingerprint(policy), "data": data, "sampling": sampling}
 
 
 def _prompt_row(prompt: Prompt) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Helpers shared by the commands other than `train.py`: errors, the settings of a saved run,
 resumable output files and progress."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -12,8 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
+import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -121,12 +118,12 @@ def _composed(
     overridden = {Override.parse(text).key for text in overrides}
     name = "train"
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
             if saved is not None:
                 name = "saved_run"
                 merged = _config_with_run(saved, set(run_keys) - overridden, overridden, trust)
                 ConfigStore.instance().store(name, merged)
-            config = hydra_compose(name, [*extra, *overrides], return_hydra_config=True)
+            config = hydra.compose(name, [*extra, *overrides], return_hydra_config=True)
     except (HydraException, ValueError) as error:
         user_error = explain_override(error)
         if user_error is None:
@@ -245,20 +242,16 @@ class Output:
         self._writers = {True: JsonlWriter(path), False: JsonlWriter(dropped_path(path))}
         self.kept = _read_by_id(path)
         self.dropped = _read_by_id(dropped_path(path))
-        for row in self.rows.values():
-            self._check_provenance(row)
-            break
-
-    def _check_provenance(self, row: Mapping[str, Any]) -> None:
-        before = dict(leaves({key: row.get(key) for key in self.provenance}))
         now = dict(leaves(self.provenance))
-        changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-        if changed:
-            changes = [f"{key}={before.get(key)} (now {now.get(key)})" for key in changed[:6]]
-            raise UserError(
-                f"{self.path} was written with {', '.join(changes)}: type the old settings, or "
-                "another out=FILE"
-            )
+        for row in self.rows.values():
+            before = dict(leaves({key: row.get(key) for key in self.provenance}))
+            changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+            if changed:
+                changes = [f"{key}={before.get(key)} (now {now.get(key)})" for key in changed[:6]]
+                raise UserError(
+                    f"{path} was written with {', '.join(changes)}: type the old settings, or "
+                    "another out=FILE"
+                )
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
@@ -274,13 +267,9 @@ class Output:
         """
         done = self.rows
         for key, given in inputs.items():
-            if key not in done:
-                continue
-            compared = [name for name in INPUT if name in given]
-            before, now = (
-                dumps([row.get(name) for name in compared]) for row in (done[key], given)
-            )
-            if before != now:
+            now = {name: given[name] for name in INPUT if name in given}
+            before = {name: done.get(key, given).get(name) for name in now}
+            if dumps(before) != dumps(now):
                 raise UserError(
                     f"{self.path}: the input of row {key} has changed since it was written: type "
                     "another out=FILE"

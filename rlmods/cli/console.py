@@ -1,7 +1,5 @@
 """Error messages and library warnings on the console."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -15,11 +15,9 @@ during training uses the same code.
                             the two are close, and validation.samples=8 makes it more precise
 """
 
-from __future__ import annotations
-
 import sys
 
-from rlmods.errors import print_usage
+from rlmods.errors import UserError, print_usage
 
 print_usage(__name__, __doc__)
 
@@ -39,7 +37,6 @@ from rlmods.config.compose import read_validation
 from rlmods.config.instantiate import instantiate
 from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.trainer import device_type
-from rlmods.errors import UserError
 from rlmods.lab.statistics import bootstrap_interval
 from rlmods.ops import pack
 from rlmods.policy import Policy

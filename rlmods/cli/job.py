@@ -1,7 +1,5 @@
 """One training job, which Hydra has composed: a single run, or a member of a sweep."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
@@ -17,7 +15,7 @@ from rlmods.algo import Learner
 from rlmods.callbacks import Summary
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.cli.console import plain_errors, silence_libraries
-from rlmods.cli.sweep import prints_table, run_member
+from rlmods.cli.sweep import run_member
 from rlmods.cli.table import show_run
 from rlmods.config import build, compose
 from rlmods.distributed.collectives import is_first_rank, is_lost_connection
@@ -45,7 +43,7 @@ def run_job(config: DictConfig) -> float | None:
             config,
             checked=lambda: compose.run_spec(config, choices, overrides).config,
             train=lambda: _signal_status(
-                train(config, choices, overrides, brief=not prints_table())
+                train(config, choices, overrides, brief=hydra.job.num > 0)
             ),
         )
     with plain_errors(lambda: _resume_hint(config, overrides)):
@@ -68,9 +66,8 @@ def _resume_hint(config: DictConfig, overrides: list[str]) -> str:
     """Return how to resume a run that failed, "" if this process has not started to train in its
     directory."""
     run = RunDir(Path(config.run_dir))
-    if not is_first_rank() or not is_locked(run.path):
-        return ""
-    saved = list_checkpoints(run.checkpoints)
+    has_begun = is_first_rank() and is_locked(run.path)
+    saved = list_checkpoints(run.checkpoints) if has_begun else []
     if not saved:
         return ""
     return f"iteration {saved[-1][0]} is saved; to resume: {_resume_command(config, overrides)}"

@@ -25,11 +25,9 @@ all rows of `out`.
 prints the agreement of two judges of the same candidates: Cohen's kappa over the pairs with a
 verdict of both, dropped rows included."""
 
-from __future__ import annotations
-
 import sys
 
-from rlmods.errors import print_usage
+from rlmods.errors import UserError, counted, print_usage
 
 print_usage(__name__, __doc__)
 
@@ -50,7 +48,6 @@ from rlmods.cli.command import (
 )
 from rlmods.config.instantiate import instantiate
 from rlmods.data.schema import check_messages
-from rlmods.errors import UserError, counted
 from rlmods.judge import LLM, Neural, cohens_kappa, rankings
 from rlmods.judge.chat import NoReplyError
 from rlmods.judge.ranking import category
@@ -204,10 +201,10 @@ def _read_candidates(path: Path, *more: Path) -> dict[str, dict[str, Any]]:
         )
     found: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(rows, 1):
-        problem = _problem(row, found)
-        if problem is not None:
+        if not _is_valid(row, found):
             raise UserError(
-                f"{path}: row {number} has {problem}; python -m rlmods.collect writes such rows"
+                f'{path}: row {number} needs a unique "id", a "prompt" and "candidates" with '
+                '"text"; python -m rlmods.collect writes such rows'
             )
         if isinstance(row["prompt"], list):
             check_messages(row["prompt"], f"{path}: row {number}", "prompt")
@@ -215,18 +212,14 @@ def _read_candidates(path: Path, *more: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _problem(row: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a row of candidates, None if nothing is."""
-    listed = row.get("candidates")
-    candidates = listed if isinstance(listed, list) else [None]
+def _is_valid(row: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Return whether a row has candidates, an id that no other row has, and a prompt."""
+    candidates = row.get("candidates")
+    if not isinstance(candidates, list) or not isinstance(row.get("prompt"), str | list):
+        return False
     texts = [x.get("text") if isinstance(x, dict) else None for x in candidates]
-    if not all(isinstance(text, str) for text in texts):
-        return 'no "candidates", objects with "text"'
-    if not isinstance(row.get("id"), str) or row["id"] in others:
-        return 'no unique "id", a text that no other row has'
-    if not isinstance(row.get("prompt"), str | list):
-        return 'no "prompt", a text or a list of messages'
-    return None
+    is_unique = isinstance(row.get("id"), str) and row["id"] not in others
+    return is_unique and all(isinstance(text, str) for text in texts)
 
 
 def _responses(row: Mapping[str, Any]) -> tuple[Prompt, list[Response]]:

@@ -7,8 +7,6 @@ the folder of plugins: by default the first of $RLMODS_PLUGINS, else `plugins/` 
 or of the working directory if the package is installed. `list` prints the folder and the options of
 every plugin. `--json` prints JSON."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

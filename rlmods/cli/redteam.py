@@ -21,16 +21,13 @@ is left out. The exit status is 1 if a family is paid, raises an exception or is
 references show nothing: right answers get no more than wrong ones, the data's own responses are not
 paid, or the reward raises or abstains on them. The lines below the table say what to look at."""
 
-from __future__ import annotations
-
 import sys
 
-from rlmods.errors import print_usage
+from rlmods.errors import UserError, counted, print_usage
 from rlmods.settings.bounds import Count, Positive, ProperFraction, bounded
 
 print_usage(__name__, __doc__)
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
@@ -38,19 +35,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from rlmods.cli.command import command, compose_run, progress
-from rlmods.errors import UserError, counted
 from rlmods.grading.redteam import scoring
 from rlmods.grading.redteam.families import FAMILIES, MIN_LONG_CHARS, Attack, Case
 from rlmods.grading.redteam.scoring import Grade, NoReferenceError, Report, Row, Target
 from rlmods.needs import RewardNeeds, needs_of
 from rlmods.reward.scores import as_scores
-from rlmods.run import dumps
-from rlmods.run.files import atomic_write, one_line, shorten
+from rlmods.run.files import atomic_write, dumps, one_line, shorten
 from rlmods.types import Prompt, Response
 
 CHARS_PER_TOKEN = 4
@@ -88,7 +79,8 @@ def redteam(overrides: Sequence[str]) -> Report:
         max_tokens=max_tokens,
     )
     if settings.out is not None:
-        atomic_write(Path(settings.out).expanduser(), dumps(as_dict(report), indent=2) + "\n")
+        written = asdict(report) | {"holes": [tally.name for tally in report.holes]}
+        atomic_write(Path(settings.out).expanduser(), dumps(written, indent=2) + "\n")
     return report
 
 
@@ -174,32 +166,22 @@ class _Reward:
         return list(map(Grade, scores.values, correct))
 
 
-def as_dict(report: Report) -> dict[str, Any]:
-    return {**asdict(report), "holes": [tally.name for tally in report.holes]}
-
-
 def show(report: Report) -> str:
-    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
-    table.add_column("family", no_wrap=True)
-    for column in ("tried", "paid", "abstained", "highest", "slowest"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("response")
-    for tally in (*report.references, *report.families):
+    tallies = (*report.references, *report.families)
+    width = max(len(tally.name) for tally in tallies)
+    columns = f"{{:<{width}}}{{:>7}}{{:>7}}{{:>11}}{{:>9}}{{:>9}}  {{}}"
+    lines = [
+        columns.format("family", "tried", "paid", "abstained", "highest", "slowest", "response")
+    ]
+    for tally in tallies:
         highest = "" if tally.highest is None else f"{tally.highest:.3g}"
-        style = "bold red" if tally in report.holes else ""
-        cells = (
-            tally.name,
-            str(tally.tried),
-            str(tally.paid),
-            str(tally.abstained),
-            highest,
-            f"{tally.slowest_s:.2f} s",
-            _shown((tally.example or tally.failed_example).get("response", "")),
-        )
-        table.add_row(*map(Text, cells), style=style, end_section=tally is report.references[-1])
-    file = io.StringIO()
-    Console(file=file, width=max(120, Console().width), force_terminal=False).print(table)
-    lines = [line.rstrip() for line in file.getvalue().splitlines()]
+        example = tally.example or tally.failed_example
+        slowest = f"{tally.slowest_s:.2f} s"
+        response = _shown(example.get("response", ""))
+        counts = (tally.tried, tally.paid, tally.abstained)
+        lines.append(columns.format(tally.name, *counts, highest, slowest, response).rstrip())
+        if tally is report.references[-1]:
+            lines.append("")
     return "\n".join([*lines, "", *map(one_line, _notes(report))])
 
 

@@ -9,9 +9,7 @@ repeated: type the same command again after an interruption, or with more seeds,
 algorithms. The results of shipped algorithms come with the package: `reference=false` trains them.
 """
 
-from __future__ import annotations
-
-from rlmods.errors import print_usage
+from rlmods.errors import UserError, counted, one_line_errors, print_usage, suggest
 
 print_usage(__name__, __doc__)
 
@@ -31,7 +29,6 @@ from omegaconf import OmegaConf
 
 from rlmods.config.instantiate import parse_settings
 from rlmods.config.options import CONF
-from rlmods.errors import UserError, counted, one_line_errors, suggest
 from rlmods.lab.sequential import train_run
 from rlmods.lab.tunnel.page import page
 from rlmods.lab.tunnel.results import (

@@ -18,8 +18,6 @@ its weights before it samples.
 What follows `--` is passed on to `vllm serve`. Stop it with Ctrl-C.
 """
 
-from __future__ import annotations
-
 import sys
 
 from rlmods.errors import print_usage

@@ -4,8 +4,6 @@ again runs those that are not finished.
 The directory of a member is named by the overrides in which members differ, and by default the
 directory of the sweep by the overrides that they share."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os
@@ -67,8 +65,7 @@ class CheckMembers(Callback):
             SystemExit: a member is refused; the message names it.
         """
         with plain_errors():
-            _check_run_dir(config.hydra.overrides.task)
-            _check_urls(config)
+            check_typed(config)
             grid = read_grid(config)
             keys = [part.get_key_element() for part in grid if part.is_sweep_override()]
             os.environ[SWEPT] = " ".join(keys)
@@ -119,25 +116,19 @@ def check_members(config: DictConfig, grid: list[Override]) -> list[Path]:
     return folders
 
 
-def _check_run_dir(overrides: Sequence[str]) -> None:
+def check_typed(config: DictConfig) -> None:
     """
     Raises:
-        UserError: `run_dir` is the same for all members.
+        UserError: `run_dir` is the same for all members, or a URL has a user or a query, which
+            Hydra would write to `multirun.yaml`.
     """
-    for override in overrides:
+    for override in config.hydra.overrides.task:
         if override.startswith("run_dir=") and "," not in override and "${" not in override:
             folder = override.removeprefix("run_dir=")
             raise UserError(
                 f"{override} is one directory for all members of the sweep: type "
                 f"hydra.sweep.dir={folder}"
             )
-
-
-def _check_urls(config: DictConfig) -> None:
-    """
-    Raises:
-        UserError: a URL has a user or a query, which Hydra would write to `multirun.yaml`.
-    """
     settings = OmegaConf.to_container(config, resolve=False)
     for _, value in leaves(settings, lists=True):
         if isinstance(value, str) and clean_urls(value) != value:
@@ -206,11 +197,6 @@ def runs_in_turn() -> bool:
     """Return whether members run one after the other in this process."""
     launcher: str = HydraConfig.get().launcher._target_
     return launcher.rpartition(".")[2] == BasicLauncher.__name__
-
-
-def prints_table() -> bool:
-    """Return whether a member prints the whole table of its settings: the first one does."""
-    return int(HydraConfig.get().job.num) == 0
 
 
 class PrefixedLines(io.TextIOBase):

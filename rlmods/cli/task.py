@@ -1,7 +1,5 @@
 """Hydra's task function. This module imports neither torch nor Lightning."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -19,11 +19,9 @@ its cosine to the run's own; fraction of tokens that the ratio clips, where it i
 above (high) its range; mean absolute advantage of a token; fraction of tokens whose advantage has
 another sign than in the run."""
 
-from __future__ import annotations
-
 import sys
 
-from rlmods.errors import print_usage
+from rlmods.errors import Parser, UserError, counted, print_usage, suggest
 
 print_usage(__name__, __doc__)
 
@@ -46,7 +44,6 @@ from rlmods.config.instantiate import instantiate
 from rlmods.config.rules import RULES, first_problem
 from rlmods.config.run_spec import RunSpec
 from rlmods.critic.loss import clip_range
-from rlmods.errors import Parser, UserError, counted, suggest
 from rlmods.lab.credit import TokenTexts
 from rlmods.lab.show import whole_lines
 from rlmods.lab.tree import groups
@@ -167,14 +164,10 @@ class Comparison(Extension):
             self.grad_norm = metrics.get("train/grad_norm")
             self.policy_gradient.trainer.should_stop = True
             if metrics.get("train/greedy_unscored_fraction"):
-                self.refuse_estimators()
-
-    def refuse_estimators(self) -> None:
-        """Refuse other estimators: responses without a greedy baseline have no loss in the run."""
-        for i, combination in enumerate(self.combinations):
-            if "advantage" in combination.parts and self.results:
-                row = {"overrides": list(combination.overrides)}
-                self.results[i] = row | {"reason": combination.reason or UNSCORED}
+                # responses without a greedy baseline have no loss in the run
+                for combination, row in zip(self.combinations, self.results, strict=False):
+                    if "advantage" in combination.parts:
+                        row["reason"] = combination.reason or UNSCORED
 
     def before_update(self, batch: Experience) -> Experience:
         self.fresh = batch
@@ -327,7 +320,15 @@ def combinations(
         UserError: an unknown option or setting, or another group than `GROUPS`.
     """
     for override in typed:
-        _check_group(override, spec)
+        group = Override.parse(override).top
+        if group not in spec.config:
+            raise UserError(f"{override}: no such group; {suggest(group, GROUPS)}")
+        if group not in GROUPS:
+            raise UserError(
+                f"{override}: {group} cannot be compared on the responses of a run, only "
+                f"{', '.join(GROUPS)}: to go on training with it, type "
+                f"python train.py ... fork=RUN@ITERATION {override}"
+            )
     members: list[list[str]] = []
     if typed:
         grid = OverridesParser.create().parse_overrides(list(typed))
@@ -359,18 +360,6 @@ def _is_of_run(override: str) -> bool:
     trusts them all."""
     name = Override.parse(override).key.rpartition(".")[2]
     return override == TRUST or name in (*REACHING, "tools")
-
-
-def _check_group(override: str, spec: RunSpec) -> None:
-    group = Override.parse(override).top
-    if group not in spec.config:
-        raise UserError(f"{override}: no such group; {suggest(group, GROUPS)}")
-    if group not in GROUPS:
-        raise UserError(
-            f"{override}: {group} cannot be compared on the responses of a run, only "
-            f"{', '.join(GROUPS)}: to go on training with it, type "
-            f"python train.py ... fork=RUN@ITERATION {override}"
-        )
 
 
 def _reason(parts: Mapping[str, Any], spec: RunSpec) -> str | None:
@@ -405,7 +394,10 @@ def whatif(
         UserError: a user's mistake, or a run that cannot be repeated.
     """
     check_run(run)
-    saved = _config_file(run, iteration)
+    # the settings of an iteration: of the last time the run was resumed before it
+    resumed = sorted(run.glob("config.resumed_*.yaml"))
+    earlier = [path for path in resumed if int(path.stem.rpartition("_")[2]) < iteration]
+    saved = [run / "config.yaml", *earlier][-1]
     for checkpoint in _starts(run, iteration):
         try:
             return _repeat(run, saved, checkpoint, iteration, typed, step, prompt)
@@ -432,14 +424,6 @@ def _starts(run: Path, iteration: int) -> Iterator[Path | None]:
             f"{origin.parents[1]}"
         )
     yield origin
-
-
-def _config_file(run: Path, iteration: int) -> Path:
-    """Return the file with the settings of an iteration: `config.yaml`, or the file of the last
-    time the run was resumed before it."""
-    resumed = sorted(run.glob("config.resumed_*.yaml"))
-    earlier = [path for path in resumed if int(path.stem.rpartition("_")[2]) < iteration]
-    return [run / "config.yaml", *earlier][-1]
 
 
 def _repeat(
@@ -471,7 +455,19 @@ def _repeat(
         raise UserError(f"step={step}: the iteration makes {counted(num_steps, 'optimizer step')}")
     found = combinations(options, saved, spec, of_run)
     comparison = Comparison(found, iteration, step, prompt)
-    _train(spec, comparison, checkpoint)
+    loaded = build.load(spec)
+    ranks = build.num_ranks(spec, loaded.config)
+    if ranks > 1:
+        raise UserError(f"the run has {ranks} processes: only runs of one can be repeated")
+    learner: Any = loaded.learner
+    learner.extensions.insert(0, comparison)  # before those that add rows
+    comparison.attach(learner)
+    learner.validate = lambda: None
+    trainer = build.trainer(loaded.config)
+    with warnings.catch_warnings():
+        # the callbacks of the run have nothing to do here
+        warnings.filterwarnings("ignore", "Be aware that when using `ckpt_path`")
+        trainer.fit(learner, datamodule=loaded.data(), ckpt_path=checkpoint, weights_only=True)
     if not comparison.results:
         raise UserError(
             f"iteration {iteration} made only {counted(comparison.num_steps, 'optimizer step')}"
@@ -486,23 +482,6 @@ def _repeat(
         "grad_norm": {"repeated": comparison.grad_norm, "run": recorded.get(iteration)},
         "rows": comparison.results,
     }
-
-
-def _train(spec: RunSpec, comparison: Comparison, checkpoint: Path | None) -> None:
-    """Train from a checkpoint to the iteration of the comparison."""
-    loaded = build.load(spec)
-    ranks = build.num_ranks(spec, loaded.config)
-    if ranks > 1:
-        raise UserError(f"the run has {ranks} processes: only runs of one can be repeated")
-    learner: Any = loaded.learner
-    learner.extensions.insert(0, comparison)  # before those that add rows
-    comparison.attach(learner)
-    learner.validate = lambda: None
-    trainer = build.trainer(loaded.config)
-    with warnings.catch_warnings():
-        # the callbacks of the run have nothing to do here
-        warnings.filterwarnings("ignore", "Be aware that when using `ckpt_path`")
-        trainer.fit(learner, datamodule=loaded.data(), ckpt_path=checkpoint, weights_only=True)
 
 
 def table(result: Mapping[str, Any]) -> str:

@@ -10,8 +10,6 @@ are used: the error rate stays at 5 % although there is a test after every seed 
 `--power` prints which differences more seeds would show, also of a change that is not tried yet.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import re
@@ -226,10 +224,9 @@ def _different_iterations(a: Group, b: Group, seeds: Sequence[int | str], metric
     and these iterations."""
     found = []
     for seed in seeds:
-        before, _ = a.by_seed[seed].series(metric)[-1]
-        after, _ = b.by_seed[seed].series(metric)[-1]
-        if after != before:
-            found.append(f"seed={seed}: {before} and {after}")
+        ends = [group.by_seed[seed].series(metric)[-1][0] for group in (a, b)]
+        if ends[0] != ends[1]:
+            found.append(f"seed={seed}: {ends[0]} and {ends[1]}")
     return found
 
 
@@ -237,9 +234,8 @@ def by_prompt(a: Group, b: Group) -> Interval | None:
     """Return the bootstrap interval over prompts of `b - a`, where each prompt has the mean of its
     correctness over the common seeds."""
     values: dict[str, list[float]] = {}
-    for run in b.runs:
-        other = a.by_seed.get(run.seed)
-        before = {} if other is None else other.by_prompt()
+    for seed, run in b.by_seed.items():
+        before = a.by_seed[seed].by_prompt() if seed in a.by_seed else {}
         for name, correct in run.by_prompt().items():
             if name in before:
                 values.setdefault(name, []).append(correct - before[name])
@@ -424,12 +420,11 @@ def _run_sequential(arguments: argparse.Namespace, groups: Sequence[Group]) -> s
             f"--sequential compares two groups, not {len(groups)}: give the runs of two, such as "
             f"{shlex.join(folders)} ({a.name}, and {b.name})"
         )
-    try:
-        test = SequentialTest(arguments.min_seeds, arguments.max_seeds, ALPHA)
-    except ValueError as error:
+    test = SequentialTest(arguments.min_seeds, arguments.max_seeds, ALPHA)
+    if not 2 <= test.first <= test.last:
         raise UserError(
-            f"--min-seeds {arguments.min_seeds} --max-seeds {arguments.max_seeds}: {error}"
-        ) from error
+            f"--min-seeds {test.first} --max-seeds {test.last}: type 2 <= min-seeds <= max-seeds"
+        )
     trainer = partial(train, trust=arguments.trust)
     interval, seeds = decide(a, b, test, arguments.metric, arguments.last, trainer)
     verdict = "not decided against"

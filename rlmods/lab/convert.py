@@ -5,8 +5,6 @@ SOURCE is an output folder or a file of TRL, verl, prime-rl or NeMo RL, or an ex
 Biases or TensorBoard (docs/comparing.md). `report`, `compare`, `watch` and `show` then read DIR.
 Metrics get the names that they have here, and the rules of the monitor are applied to them."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import re

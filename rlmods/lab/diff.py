@@ -7,8 +7,6 @@ a setting (`config.yaml`), a source file (`sources.txt`), a package, the platfor
 (`versions.txt`). Causes are ordered by how close before that stage they act, and options come
 before settings. Runs repeat bit for bit, so that any difference counts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

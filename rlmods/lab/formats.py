@@ -231,10 +231,8 @@ def tensorboard_csv(path: Path) -> Iterator[Metrics]:
 
 def tensorboard_events(path: Path) -> Iterator[Metrics]:
     """Read the scalars of an event file."""
-    try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    except ImportError as error:
-        raise UserError(f"{path}: needs tensorboard, type pip install tensorboard") from error
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(path), size_guidance={"scalars": 0}).Reload()
     for tag in events.Tags()["scalars"]:
         for event in events.Scalars(tag):

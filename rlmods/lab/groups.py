@@ -1,7 +1,5 @@
 """Groups of runs that differ only in their seed."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -154,25 +152,21 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
     typed = [settings(run) for run in runs]
     # Recipes choose options and settings of other groups: these are shown only where they differ
     # between runs of one recipe.
-    by_recipe: dict[str, list[int]] = {}
-    for i, options in enumerate(parts):
-        recipe = _canonical([options.get(group) for group in RECIPES])
-        by_recipe.setdefault(recipe, []).append(i)
-
-    everywhere = [list(range(len(runs)))]
+    recipes = [_canonical([options.get(group) for group in RECIPES]) for options in parts]
     shown = []
     groups = dict.fromkeys(group for options in parts for group in options)
     for group in (*RECIPES, *(group for group in groups if group not in RECIPES)):
-        among = everywhere if group in RECIPES else list(by_recipe.values())
-        if _differ([options.get(group) for options in parts], among):
+        kinds = [""] * len(runs) if group in RECIPES else recipes
+        if _differ([options.get(group) for options in parts], kinds):
             shown.append(group)
     keys = []
     for key in dict.fromkeys(key for values in typed for key in values):
+        kinds = recipes
         group = key.split(".")[0]
-        among = list(by_recipe.values())
         if group in shown:
-            among = _by_option([options.get(group) for options in parts], among)
-        if _differ([values.get(key) for values in typed], among):
+            chosen = [options.get(group) for options in parts]
+            kinds = list(map(_canonical, zip(recipes, chosen, strict=True)))
+        if _differ([values.get(key) for values in typed], kinds):
             keys.append(key)
     found = []
     for options, values in zip(parts, typed, strict=True):
@@ -182,18 +176,10 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
     return found
 
 
-def _by_option(options: Sequence[Any], among: Iterable[Sequence[int]]) -> list[list[int]]:
-    """Return the runs of each list apart by their option."""
-    found: dict[str, list[int]] = {}
-    for number, same in enumerate(among):
-        for i in same:
-            found.setdefault(_canonical([number, options[i]]), []).append(i)
-    return list(found.values())
-
-
-def _differ(values: Sequence[Any], among: Iterable[Sequence[int]]) -> bool:
-    texts = [_canonical(value) for value in values]
-    return any(texts[i] != texts[same[0]] for same in among for i in same)
+def _differ(values: Sequence[Any], kinds: Sequence[str]) -> bool:
+    """Return whether values differ within a kind."""
+    pairs = zip(kinds, map(_canonical, values), strict=True)
+    return len(set(pairs)) > len(set(kinds))
 
 
 def _runs(folder: Path, depth: int) -> Iterator[Path]:

@@ -1,8 +1,6 @@
 """Train runs in processes of their own: more seeds of two groups until their difference is decided
 (`rlmods.compare --sequential`)."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -7,8 +7,6 @@ environment replied, rewards by part, length, and why it ended. Below a turn are
 the terms of advantage=sum, and the tokens that `tokens` selected. Of responses that branch off from
 others, the tree comes first (`rlmods.lab.tree`)."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys
@@ -136,9 +134,8 @@ def _facts(row: Row) -> Iterator[str]:
     """Yield the reward of a response with its parts, its advantage, correctness, and ending."""
     parts = []
     for key, value in row.items():
-        group, slash, name = key.partition("/")
-        if slash and group == "reward":
-            parts.append(f"{name} {_number(value)}")
+        if key.startswith("reward/"):
+            parts.append(f"{key.removeprefix('reward/')} {_number(value)}")
     yield f"reward {_number(row['reward'])}" + (f" ({', '.join(parts)})" if parts else "")
     if row.get("advantage") is not None:
         yield f"advantage {row['advantage']:+.3f}"

@@ -4,12 +4,11 @@
 Ends when all runs have ended. Off a terminal, or with `--once`, prints the curves once.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -33,11 +32,8 @@ INTERVAL_S = 2.0
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return values as blocks of eight heights between the smallest and the largest; more than
     `width` are averaged."""
-    count = min(width, len(values))
-    means = []
-    for i in range(count):
-        own = values[i * len(values) // count : (i + 1) * len(values) // count]
-        means.append(sum(own) / len(own))
+    parts = np.array_split(np.asarray(values), min(width, len(values)))
+    means = [float(part.mean()) for part in parts]
     low = min(means)
     scale = (len(BLOCKS) - 1) / ((max(means) - low) or 1.0)
     return "".join(BLOCKS[round((x - low) * scale)] for x in means)

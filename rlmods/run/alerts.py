@@ -1,7 +1,5 @@
 """Rules that tell a run that goes wrong from its metrics, and when they begin to hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

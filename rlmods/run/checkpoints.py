@@ -1,7 +1,5 @@
 """Checkpoints on disk: synced when written, checked by CRC32 when read, and found by iteration."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -140,8 +138,7 @@ def find_resume(run_dir: Path, resume: str | None, *, checks: bool = True) -> Pa
         raise UserError(
             f"resume={resume}: no such file or folder, give a checkpoint or resume=auto"
         )
-    is_sharded = (path / "meta.pt").is_file()
-    if path.is_dir() and not is_sharded:
+    if path.is_dir() and not (path / "meta.pt").is_file():  # not a sharded checkpoint
         checkpoint = _newest(path, checks) or _newest(path / "checkpoints", checks)
         if checkpoint is None:
             raise UserError(
@@ -165,10 +162,7 @@ def find_fork(fork: str, *, checks: bool = True) -> Path:
             f"fork={fork}: type a run directory and an iteration, such as fork=runs/a@60"
         )
     run = Path(name).expanduser().absolute()
-    try:
-        check_run(run)
-    except UserError as error:
-        raise UserError(f"fork={fork}: {error}") from error
+    check_run(run)
     checkpoints = dict(list_checkpoints(run / "checkpoints"))
     checkpoint = checkpoints.get(int(iteration))
     if checkpoint is None:

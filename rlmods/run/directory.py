@@ -15,6 +15,7 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
@@ -29,7 +30,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.errors import UserError
 from rlmods.run.checkpoints import find_fork, find_resume, list_checkpoints, read_iteration
-from rlmods.run.files import atomic_write, dumps
+from rlmods.run.files import atomic_write, dumps, wrap_write_errors
 from rlmods.run.resume import check_same_run, recorded_precision, recorded_resume
 from rlmods.run.secrets import as_yaml, clean_urls
 
@@ -95,15 +96,12 @@ class RunDir:
         if is_first_rank():
             run = cls._create(path, config, automatic_precision)
             os.environ[RUN_DIR_VARIABLE] = dumps(vars(run))
-        message = os.environ.get(RUN_DIR_VARIABLE, "")
-        store = _torchrun_store()
-        if store is not None:
-            key = f"rlmods/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_open_calls)}"
-            if is_first_rank():
-                store.set(key, message)
-            message = store.get(key).decode()
+        message = _from_first_rank()
         if not is_first_rank() and message:
-            run = cls._from_json(message)
+            # all ranks resume from the same checkpoint, and only the first checks it
+            fields = json.loads(message)
+            checkpoint = Path(fields["checkpoint"]) if fields["checkpoint"] else None
+            run = cls(Path(fields["path"]), checkpoint, fields["iteration"], fields["precision"])
         elif not is_first_rank():
             run = cls._find(path, config, automatic_precision)
         config.run_dir = str(run.path)
@@ -125,32 +123,19 @@ class RunDir:
         check_same_run(saved, config)
 
     @classmethod
-    def _from_json(cls, message: str) -> RunDir:
-        """Parse the directory sent by the first rank: all ranks resume from the same checkpoint,
-        and only the first checks it."""
-        fields = json.loads(message)
-        checkpoint = Path(fields["checkpoint"]) if fields["checkpoint"] else None
-        return cls(Path(fields["path"]), checkpoint, fields["iteration"], fields["precision"])
-
-    @classmethod
     def _create(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
         """Lock the directory until this process ends, check it and write the run's files."""
         try:
-            if (path / LOCK_FILE).is_file():  # otherwise create nothing before the checks
+            with wrap_write_errors(path):
+                if (path / LOCK_FILE).is_file():  # otherwise create nothing before the checks
+                    acquire(path)
+                run = cls._check(path, config, automatic_precision)
+                path.mkdir(parents=True, exist_ok=True)
                 acquire(path)
-            run = cls._check(path, config, automatic_precision)
-            path.mkdir(parents=True, exist_ok=True)
-            acquire(path)
-            write_owner(path)
-            run._record(config)
+                run._record(config)
         except UserError:
             release(path)
             raise
-        except OSError as error:
-            release(path)
-            raise UserError(
-                f"run_dir={path}: cannot write there ({error.strerror}), choose another run_dir=..."
-            ) from error
         return run
 
     @classmethod
@@ -227,18 +212,25 @@ def _saved_config(path: Path, checkpoint: Path | None) -> Path:
     return (checkpoint.parents[1] if checkpoint else path) / "config.yaml"
 
 
-def _torchrun_store() -> TCPStore | None:
-    """Connect to torchrun's store: its ranks do not inherit `RUN_DIR_VARIABLE`, and default
-    directories differ by each rank's clock."""
+def _from_first_rank() -> str:
+    """Return `RUN_DIR_VARIABLE` of the first rank, "" if it is not passed on. Ranks of torchrun do
+    not inherit it, and default directories differ by each rank's clock: they read it from
+    torchrun's store."""
+    message = os.environ.get(RUN_DIR_VARIABLE, "")
     is_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if not is_torchrun or os.environ.get("WORLD_SIZE") == "1":
-        return None
-    return TCPStore(
+        return message
+    store = TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         is_master=False,
         timeout=timedelta(minutes=5),
     )
+    key = f"rlmods/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_open_calls)}"
+    if is_first_rank():
+        store.set(key, message)
+    sent: bytes = store.get(key)
+    return sent.decode()
 
 
 def _processor() -> str:
@@ -284,10 +276,8 @@ def _versions() -> str:
     if plugins:
         lines.append(f"plugins {plugins}")
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):  # rlmods itself need not be installed
             lines.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            lines.append(f"{name} not installed")
     commit = _commit()
     if commit:
         lines.append(f"git {commit}")
@@ -335,8 +325,9 @@ def _commit() -> str:
 
 
 def acquire(folder: Path) -> None:
-    """Lock the existing `folder` for this process until it ends, also by `kill -9`; do nothing if
-    this process has locked it already. On a file system without locks, warn instead.
+    """Lock the existing `folder` for this process until it ends, also by `kill -9`, and write host
+    and process id to the lock file, for the error message of others; do nothing if this process has
+    locked it already. On a file system without locks, warn instead.
 
     Raises:
         UserError: another process has locked it.
@@ -363,18 +354,13 @@ def acquire(folder: Path) -> None:
             stacklevel=2,
         )
     _locks[folder] = lock
+    (folder / LOCK_FILE).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
 
 def is_locked(folder: Path) -> bool:
     """Return True if this process has locked `folder`."""
     lock = _locks.get(folder.resolve())
     return lock is not None and lock.is_locked
-
-
-def write_owner(folder: Path) -> None:
-    """Write host and process id of this process to the lock file, for the error message of
-    others."""
-    (folder / LOCK_FILE).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
 
 def release(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """Atomic file writes, JSON without NaN, and JSON Lines files that stay readable after a crash."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

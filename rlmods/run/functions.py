@@ -1,7 +1,5 @@
 """Functions that a setting names, as in `reward.function=my_rewards.py:score`."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import traceback

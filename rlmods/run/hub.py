@@ -1,7 +1,5 @@
 """The Hugging Face Hub, and machines that cannot reach it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import cache, lru_cache

@@ -1,7 +1,5 @@
 """Names of run directories."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Checks that a resumed run has the settings of the run that it continues."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any

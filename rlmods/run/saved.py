@@ -1,8 +1,6 @@
 """Runs on disk: plain readers of what a run directory holds. Files are parsed as data, and nothing
 in them is executed or instantiated."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """What is written about a run, without the passwords and keys in its settings."""
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Any

@@ -309,15 +309,15 @@ class TestKappa:
 GOOD = '{"id": "0", "prompt": "1+1=", "candidates": [{"text": "2"}, {"text": "3"}]}\n'
 MISTAKES = {
     "no rows": ("", [], "no such file, or no rows"),
-    "no candidates": (GOOD + '{"id": "1", "prompt": "?"}\n', [], 'row 2 has no "candidates"'),
+    "no candidates": (GOOD + '{"id": "1", "prompt": "?"}\n', [], 'row 2 needs a unique "id"'),
     "candidates that are texts": (
         '{"id": "1", "prompt": "?", "candidates": ["a"]}\n',
         [],
-        'row 1 has no "candidates"',
+        '"candidates" with "text"',
     ),
-    "no id": ('{"prompt": "?", "candidates": []}\n', [], 'row 1 has no unique "id"'),
-    "an id twice": (GOOD + GOOD, [], 'row 2 has no unique "id"'),
-    "no prompt": ('{"id": "1", "candidates": []}\n', [], 'row 1 has no "prompt"'),
+    "no id": ('{"prompt": "?", "candidates": []}\n', [], 'row 1 needs a unique "id"'),
+    "an id twice": (GOOD + GOOD, [], 'row 2 needs a unique "id"'),
+    "no prompt": ('{"id": "1", "candidates": []}\n', [], 'a "prompt" and'),
     "a message without content": (
         GOOD.replace('"1+1="', '[{"role": "user"}]'),
         [],

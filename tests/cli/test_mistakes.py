@@ -124,6 +124,6 @@ def test_other_errors_are_raised_unchanged(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: object, **__: object) -> None:
         raise ValueError("something else")
 
-    monkeypatch.setattr("rlmods.cli.command.hydra_compose", broken)
+    monkeypatch.setattr("hydra.compose", broken)
     with pytest.raises(ValueError, match="something else"):
         configuration([])

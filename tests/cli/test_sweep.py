@@ -23,7 +23,6 @@ from rlmods.cli.sweep import (
     MemberError,
     Sweep,
     member_lines,
-    prints_table,
     run_member,
 )
 from rlmods.errors import UserError
@@ -196,12 +195,6 @@ class TestMember:
         launcher._target_ = JOBLIB
         with pytest.raises(MemberError, match="was interrupted"):
             run_member(self.config(tmp_path / "a"), check, lambda: 75)
-
-    def test_one_member_prints_the_table(self, launcher: SimpleNamespace) -> None:
-        shown = []
-        for launcher.num in (2, 0, 1):
-            shown.append(prints_table())
-        assert shown == [False, True, False]
 
     def test_lines_of_several_processes_have_the_name_of_the_member(
         self,

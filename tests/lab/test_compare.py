@@ -362,7 +362,7 @@ class TestCommand:
 
     @pytest.mark.parametrize("settings", [["--min-seeds", "1"], ["--max-seeds", "2"]])
     def test_numbers_of_seeds(self, settings: list[str], runs: Path) -> None:
-        with pytest.raises(UserError, match="needs 2 <= first <= last"):
+        with pytest.raises(UserError, match="type 2 <= min-seeds <= max-seeds"):
             module.run(parse([str(runs), "--sequential", *settings]))
 
     def test_sequential_needs_two_groups(self, runs: Path) -> None:

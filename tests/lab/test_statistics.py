@@ -165,11 +165,6 @@ class TestSequential:
         assert not SequentialTest(3, 10).decides([0.1, 0.1])
         assert SequentialTest(3, 4).decides([0.1, -0.1, 0.1, -0.1])
 
-    @pytest.mark.parametrize(("first", "last"), [(1, 10), (5, 4)])
-    def test_settings(self, first: int, last: int) -> None:
-        with pytest.raises(ValueError, match="first="):
-            SequentialTest(first, last)
-
 
 @pytest.mark.parametrize("num_pairs", [2, 3, 5, 12])
 @pytest.mark.parametrize("alpha", [0.05, 0.01])

@@ -130,7 +130,7 @@ class TestNew:
     @pytest.mark.parametrize("path", ["file", "file/below"])
     def test_impossible_directory(self, tmp_path: Path, path: str) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(UserError, match=r"choose another run_dir=\.\.\.$"):
+        with pytest.raises(UserError, match=r"choose another run_dir="):
             RunDir.open(config(tmp_path / path))
 
     def test_sources_have_a_digest_of_each_file(
@@ -348,7 +348,6 @@ class TestLock:
     def test_is_acquired_once_per_process(self, tmp_path: Path) -> None:
         directory.acquire(tmp_path)
         directory.acquire(tmp_path / "." / "../" / tmp_path.name)
-        directory.write_owner(tmp_path)
         owner = f"process {os.getpid()} on {socket.gethostname()}\n"
         assert (tmp_path / LOCK_FILE).read_text() == owner
         directory.release(tmp_path)

@@ -5,8 +5,6 @@ Writes one HTML file that opens without a network: learning curves, a comparison
 runs that differ only in their seed, a browser of responses, and settings and versions of every run.
 `--text` prints the comparison instead."""
 
-from __future__ import annotations
-
 import argparse
 import base64
 import hashlib

@@ -1,7 +1,5 @@
 """What a report shows, as plain data: groups, curves, responses and runs."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import sys
@@ -185,13 +183,12 @@ def _curves(
     found: dict[str, dict[int, dict[str, Any]]] = {}
     different: dict[str, set[float]] = {}
     for i, group in enumerate(groups):
-        runs = [columns(run) for run in group.runs]
-        for run in runs:
-            for name, points in run.items():
-                different.setdefault(name, set()).update(value for _, value in points)
+        runs = list(map(columns, group.runs))
         for name in dict.fromkeys(name for run in runs for name in run):
             series = [run.get(name, []) for run in runs]
             found.setdefault(name, {})[i] = curve(series, num_points)
+            for points in series:
+                different.setdefault(name, set()).update(value for _, value in points)
     constants = {}
     for name, values in sorted(different.items()):
         if len(values) == 1 and name != metric:
@@ -247,23 +244,18 @@ def _short(values: Column) -> list[float | None]:
 def _group(
     group: Group, results: Mapping[int | str, float], comparison: Comparison | None
 ) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+    compared: dict[str, Any] = {}
+    if comparison is not None:
+        compared = {**asdict(comparison), "better": comparison.better}
+    return {
         "name": group.name,
         "label": group.runs[0].label,
         "result": asdict(mean_interval(list(results.values()))) if results else None,
-        "difference": None,
-        "prompts": None,
-        "p_value": None,
-        "better": None,
+        "difference": compared.get("difference"),
+        "prompts": compared.get("prompts"),
+        "p_value": compared.get("p_value"),
+        "better": compared.get("better"),
     }
-    if comparison is not None:
-        shown |= {
-            "difference": asdict(comparison.difference),
-            "prompts": asdict(comparison.prompts) if comparison.prompts else None,
-            "p_value": comparison.p_value,
-            "better": comparison.better,
-        }
-    return shown
 
 
 def _run(run: SavedRun, group: int) -> dict[str, Any]:

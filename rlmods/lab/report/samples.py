@@ -1,13 +1,13 @@
 """Responses that a report shows: some prompts of a few iterations of each run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rlmods.lab.credit import Row, TokenTexts, advantage_text, credit, turns
 from rlmods.lab.tree import groups, segments
@@ -22,9 +22,9 @@ MAX_RESPONSES = 64
 """Responses to a prompt that are kept."""
 
 
-def short(value: float) -> float:
+def short(value: float | None) -> float | None:
     """Round to five significant digits."""
-    return float(f"{value:.5g}")
+    return None if value is None else float(f"{value:.5g}")
 
 
 def samples(
@@ -44,7 +44,7 @@ def samples(
     size = 0
     for kind in ("iteration", "validation"):
         files = sorted((run.path / "samples").glob(f"{kind}_*.jsonl"))
-        for path in reversed(evenly(files, num_files)):
+        for path in evenly(files, num_files):
             iteration = int(path.stem.removeprefix(f"{kind}_"))
             for group in _groups(path, num_prompts):
                 entry = _entry(group, decode)
@@ -56,13 +56,9 @@ def samples(
 
 
 def evenly(items: Sequence[Path], count: int) -> list[Path]:
-    """Return `count` of the items, evenly spaced, with the first and the last; the last if `count`
-    is 1."""
-    if len(items) <= count:
-        return list(items)
-    if count == 1:
-        return [items[-1]]
-    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
+    """Return `count` of the items, evenly spaced, from the last one to the first one."""
+    positions = np.linspace(len(items) - 1, 0, min(count, len(items)))
+    return [items[i] for i in positions.round().astype(int)]
 
 
 def _groups(path: Path, count: int) -> list[list[Row]]:
@@ -94,44 +90,32 @@ def clip(text: str) -> str:
 
 
 def _response(row: Row, decode: TokenTexts) -> dict[str, Any]:
-    found: dict[str, Any] = {"length": len(row["tokens"]), "finish": row["finish"]}
     texts = decode(row["tokens"][:MAX_TOKENS])
-    if texts:
-        found["tokens"] = texts
-    else:
-        found["text"] = clip(row["response"])
-    for key in ("reward", "advantage"):
-        if row.get(key) is not None:
-            found[key] = short(row[key])
-    for key in ("kept", "correct"):
-        if row.get(key) is not None:
-            found[key] = row[key]
     terms = {}
     columns = {}
     for key, value in row.items():
-        group, slash, name = key.partition("/")
-        if not slash or value is None:
-            continue
-        if group == "reward":
-            terms[name] = short(value)
-        else:
+        if key.startswith("reward/") and value is not None:
+            terms[key.removeprefix("reward/")] = short(value)
+        elif "/" in key and value is not None:
             columns[key] = str(value)[:200]
-    more = {
-        "terms": terms,
-        "columns": columns,
-        "calls": _calls(row.get("turns") or ()),
-        "credit": [_shortened(run) for run in credit(row)],
-        "credit_terms": list(row.get("credit_terms") or ()),
-        "turns": _notes(row),
+    runs = [[begin, end, *map(short, values)] for begin, end, *values in credit(row)]
+    found = {
+        "tokens": texts or None,
+        "text": None if texts else clip(row["response"]),
+        "reward": short(row.get("reward")),
+        "advantage": short(row.get("advantage")),
+        "kept": row.get("kept"),
+        "correct": row.get("correct"),
+        "terms": terms or None,
+        "columns": columns or None,
+        "calls": _calls(row.get("turns") or ()) or None,
+        "credit": runs or None,
+        "credit_terms": list(row.get("credit_terms") or ()) or None,
+        "turns": _notes(row) or None,
+        "trained": row.get("trained"),
     }
-    if row.get("trained") is not None:
-        found["trained"] = row["trained"]
-    return found | {key: value for key, value in more.items() if value}
-
-
-def _shortened(run: Sequence[Any]) -> list[Any]:
-    begin, end, *values = run
-    return [begin, end, *[None if x is None else short(x) for x in values]]
+    known = {key: value for key, value in found.items() if value is not None}
+    return {"length": len(row["tokens"]), "finish": row["finish"], **known}
 
 
 def _notes(row: Row) -> list[list[Any]]:

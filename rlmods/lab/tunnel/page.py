@@ -1,7 +1,5 @@
 """The page of a scorecard: scores, curves and costs in one file, with pictures and no scripts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from html import escape

@@ -1,8 +1,6 @@
 """Results of runs on the tasks of the wind tunnel, their scores, how sure they are, and the
 reference results of the shipped algorithms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -156,12 +154,9 @@ class Result:
 
 def thinned(points: Curve) -> Curve:
     """Return a curve of at most `NUM_POINTS` points, means of neighbours."""
-    count = min(NUM_POINTS, len(points))
     means: Curve = []
-    for i in range(count):
-        own = points[i * len(points) // count : (i + 1) * len(points) // count]
-        x = sum(point[0] for point in own) / len(own)
-        y = sum(point[1] for point in own) / len(own)
+    for part in np.array_split(np.asarray(points), min(NUM_POINTS, len(points))):
+        x, y = part.mean(0).tolist()
         means.append((round(x), float(f"{y:.{DIGITS}g}")))
     return means
 

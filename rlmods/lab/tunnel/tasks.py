@@ -1,7 +1,5 @@
 """The tasks of the wind tunnel. `conf/experiment/tunnel/NAME.yaml` says how a task is trained."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.errors import UserError, suggest
