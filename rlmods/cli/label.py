@@ -107,7 +107,7 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     for name in REQUEST_SETTINGS:
         provenance.pop(name, None)
     if isinstance(judge, Neural):
-        provenance["weights"] = [fingerprint(network) for network in judge.scorer.networks]
+        provenance["weights"] = list(map(fingerprint, judge.scorer.networks))
     output = Output(path, {"judge": provenance, "keep_ties": settings.keep_ties})
     remaining = [rows[key] for key in output.missing(rows)]
     lost: dict[str, NoReplyError] = {}
@@ -133,7 +133,7 @@ def _rank(
 ) -> dict[str, NoReplyError]:
     """Write the rows with ranks. Return why questions were lost by the id of the row, which is not
     written then."""
-    asked = [_responses(row) for row in rows]
+    asked = list(map(_responses, rows))
     results = rankings(judge, asked)
     losses = _losses(judge, asked, accepted=bool(output.rows))
     lost = {}

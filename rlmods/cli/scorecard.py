@@ -224,7 +224,7 @@ def settings_digest(entrant: str, task: str) -> str:
         return ""
     tunnel = CONF / "experiment" / "tunnel"
     files = (algo, tunnel / "base.yaml", tunnel / f"{task}.yaml")
-    settings = [read_config(file) for file in files]
+    settings = list(map(read_config, files))
     return hashlib.sha256(dumps(settings).encode()).hexdigest()[:16]
 
 

@@ -347,8 +347,9 @@ def combinations(
             node = config[group]
             if node != spec.config[group]:
                 parts[group] = made.setdefault(f"{group}: {node}", instantiate(node, group))
-        typed_here = [Override.parse(text) for text in overrides]
-        choices = {**spec.choices, **{x.key: str(x.value) for x in typed_here}}
+        choices = dict(spec.choices)
+        for option in map(Override.parse, overrides):
+            choices[option.key] = str(option.value)
         candidate = replace(small, parts={**spec.parts, **parts}, choices=choices)
         reason = first_problem(candidate, rules) or _reason(parts, spec)
         found.append(Combination(tuple(overrides), parts, reason))
@@ -499,7 +500,7 @@ def table(result: Mapping[str, Any]) -> str:
             "this is not the run's iteration: code, versions or processor differ (python -m "
             "rlmods.diff says which)"
         )
-    names = [_name(row) for row in result["rows"]]
+    names = list(map(_name, result["rows"]))
     width = max(map(len, names))
     lines += ["", " " * width + "".join(f"{name:>14}" for name in COLUMNS.values())]
     for name, row in zip(names, result["rows"], strict=True):
@@ -519,7 +520,7 @@ def drawing(result: Mapping[str, Any]) -> str:
     train with."""
     decode = TokenTexts(Path(result["run"]))
     usable = [row for row in result["rows"] if row["reason"] is None]
-    names = [_name(row) for row in usable]
+    names = list(map(_name, usable))
     lines: list[str] = []
     for occurrence in zip(*[groups(row["samples"]) for row in usable], strict=True):
         lines += whole_lines(dict(zip(names, occurrence, strict=True)), decode)

@@ -115,11 +115,7 @@ def compare(
     """
     first = find_baseline(groups, baseline)
     _check_other_groups(groups)
-    results: dict[str, Results] = {}
-    for group in groups:
-        results[group.name] = group.results(metric, last)
-        if not results[group.name]:
-            raise no_value(group, metric)
+    results = _results(groups, metric, last)
     own = results[first.name]
     others = [group for group in groups if group is not first]
     tested = adjusted_tests([_paired(first, other, results) for other in others])
@@ -163,6 +159,19 @@ def comparable(
     seeds = results[first.name].keys()
     others = [group for group in with_metric if seeds & results[group.name].keys()]
     return compare(others, metric, last, first.name) if len(others) > 1 else []
+
+
+def _results(groups: Sequence[Group], metric: str, last: int) -> dict[str, Results]:
+    """Return the results of each group by its name.
+
+    Raises:
+        UserError: a group without the metric.
+    """
+    results = {group.name: group.results(metric, last) for group in groups}
+    for group in groups:
+        if not results[group.name]:
+            raise no_value(group, metric)
+    return results
 
 
 def _check_other_groups(groups: Sequence[Group]) -> None:
@@ -307,10 +316,7 @@ def power_lines(groups: Sequence[Group], metric: str, last: int, baseline: str |
         UserError: a group with one seed, or without the metric.
     """
     first = find_baseline(groups, baseline)
-    results = {group.name: group.results(metric, last) for group in groups}
-    for group in groups:
-        if not results[group.name]:
-            raise no_value(group, metric)
+    results = _results(groups, metric, last)
     others = [group for group in groups if group is not first]
     alpha = ALPHA / max(1, len(others))
     text = [f"{metric}: differences seen with probability {PROBABILITY:g} at p < {ALPHA:g}"]

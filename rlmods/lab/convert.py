@@ -5,7 +5,6 @@ SOURCE is an output folder or a file of TRL, verl, prime-rl or NeMo RL, or an ex
 Biases or TensorBoard (docs/comparing.md). `report`, `compare`, `watch` and `show` then read DIR.
 Metrics get the names that they have here, and the rules of the monitor are applied to them."""
 
-import argparse
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -154,9 +153,9 @@ def convert(
     rows = renamed(log.rows, names or {})
     add_clock(rows)
     messages = add_alerts(rows)
-    if seed is None:
-        match = SEED.search(sources[0].name)
-        seed = int(match[1]) if match else None
+    match = SEED.search(sources[0].name)
+    if seed is None and match:
+        seed = int(match[1])
     name = name or formats[0]
     config: dict[str, Any] = {"algo": {"name": name}}
     if seed is not None:
@@ -179,8 +178,8 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     atomic_write(path, "".join(f"{dumps(row)}\n" for row in rows))
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the arguments of the command."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
     parser = Parser("convert", __doc__)
     parser.add_argument(
         "sources", nargs="+", type=Path, metavar="SOURCE", help="folders and files of one run"
@@ -197,12 +196,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="THEIRS=OURS",
         help="name of a metric, such as train/rewards/correct/mean=train/accuracy",
     )
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    parsed = parse(arguments)
+    parsed = parser.parse_args(arguments)
     with one_line_errors():
         pairs = [text.rpartition("=") for text in parsed.rename]
         names = {theirs: ours for theirs, _, ours in pairs}

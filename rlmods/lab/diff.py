@@ -262,9 +262,12 @@ def _distance(cause: Cause, found: FirstDifference | None) -> int | None:
         return None
     if found is None:
         return 0
-    stage = _first_stage(name)
-    if stage is None:
+    # the first stage in which the setting or module acts, by the longest key
+    stages = {key: stage for stage, keys in ACTS.items() for key in keys}
+    acting = [key for key in stages if f"{name}.".startswith(f"{key}.")]
+    if not acting:
         return len(STAGES)
+    stage = stages[max(acting, key=len)]
     if stage == "validation":
         return 0 if found.stage == "validation" else None
     distance = STAGES.index(found.computed_by or found.stage) - STAGES.index(stage)
@@ -272,13 +275,6 @@ def _distance(cause: Cause, found: FirstDifference | None) -> int | None:
         return distance
     # later stages act in the iterations before
     return distance + len(STAGES) * (1 if found.iteration > 1 else 2)
-
-
-def _first_stage(name: str) -> str | None:
-    """Return the first stage in which a setting or module acts, by the longest key of `ACTS`."""
-    stages = {key: stage for stage, keys in ACTS.items() for key in keys}
-    acting = [key for key in stages if f"{name}.".startswith(f"{key}.")]
-    return stages[max(acting, key=len)] if acting else None
 
 
 def _sources(run: SavedRun) -> dict[str, str]:

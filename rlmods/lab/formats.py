@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -144,13 +145,16 @@ def trl_completions(path: Path) -> Iterator[Responses]:
     step = 0
     for entry in parquet.ParquetFile(path).read().to_pylist():
         step = int(entry.pop("step"))
-        row = {"prompt": message_text(entry.pop("prompt")), "advantage": entry.pop("advantage")}
+        row: Row = {"prompt": message_text(entry.pop("prompt"))}
+        row["advantage"] = entry.pop("advantage")
         row["response"] = _text(entry.pop("completion"))
-        terms = {name: value for name, value in entry.items() if is_value(value)}
-        row |= {f"reward/{name}": value for name, value in terms.items()}
-        row |= {f"trl/{name}": value for name, value in entry.items() if name not in terms}
+        terms = []
+        for name, value in entry.items():
+            if is_value(value):
+                terms.append(value)
+            row[f"{'reward' if is_value(value) else 'trl'}/{name}"] = value
         if len(terms) == 1:  # the weights of several are not logged
-            row["reward"] = next(iter(terms.values()))
+            row["reward"] = terms[0]
         rows.append(row)
     yield Responses(step, rows)
 
@@ -191,9 +195,9 @@ def nemo_rl_responses(path: Path) -> Iterator[Responses]:
         row: Row = {"prompt": "\n".join(map(_text, prompt)), "response": _text(response)}
         row["reward"] = entry["rewards"][0]
         if "token_loss_mask" in entry:
-            trained = [bool(x) for x in entry["token_loss_mask"][0]]
-            row["tokens"] = _where(trained, entry["token_ids"][0])
-            row["advantage"] = next(iter(_where(trained, entry["advantages"][0])), None)
+            trained = entry["token_loss_mask"][0]
+            row["tokens"] = list(compress(entry["token_ids"][0], trained))
+            row["advantage"] = next(compress(entry["advantages"][0], trained), None)
         rows.append(row)
     kind = "validation" if path.name.startswith("val") else "iteration"
     yield Responses(int(path.stem.rpartition("step")[2]), rows, kind)
@@ -266,11 +270,8 @@ def find(source: Path) -> dict[Path, tuple[str, Reader]]:
     """
     found: dict[Path, tuple[str, Reader]] = {}
     for name, pattern, reader in FORMATS:
-        if source.is_file():
-            paths = [source] if source.match(Path(pattern).name) else []
-        else:
-            paths = sorted(source.glob(pattern))
-        for path in paths:
+        is_one = source.is_file() and source.match(Path(pattern).name)
+        for path in [source] if is_one else sorted(source.glob(pattern)):
             found.setdefault(path, (name, reader))
     if not found:
         problem = "there is no such file or folder"
@@ -312,10 +313,6 @@ def _text(said: object) -> str:
         message = messages[0]
         return str(message.get("content") if isinstance(message, dict) else message)
     return message_text(messages)
-
-
-def _where(mask: Sequence[bool], values: Sequence[Any]) -> list[Any]:
-    return [value for value, kept in zip(values, mask, strict=True) if kept]
 
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:

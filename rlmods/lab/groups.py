@@ -149,7 +149,7 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
     then `setting=value` for the settings that differ between runs with the same option of their
     group."""
     parts = [run.parts for run in runs]
-    typed = [settings(run) for run in runs]
+    typed = list(map(settings, runs))
     # Recipes choose options and settings of other groups: these are shown only where they differ
     # between runs of one recipe.
     recipes = [_canonical([options.get(group) for group in RECIPES]) for options in parts]

@@ -117,8 +117,8 @@ def adjusted_tests(
 ) -> list[tuple[Interval, float | None]]:
     """Return the interval of each paired difference, and the p-value of its t test, adjusted for
     their number (`holm`); None if the values show no spread."""
-    intervals = [mean_interval(values) for values in differences]
-    p_values = holm([paired_t_test(values) for values in differences])
+    intervals = list(map(mean_interval, differences))
+    p_values = holm(list(map(paired_t_test, differences)))
     return [(x, p if x.is_bounded else None) for x, p in zip(intervals, p_values, strict=True)]
 
 

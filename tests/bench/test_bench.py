@@ -1,7 +1,5 @@
 """The benchmark measures both sides at the same work and reports what was measured."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

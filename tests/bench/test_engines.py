@@ -1,7 +1,5 @@
 """The comparison of sampling engines measures the same work with each."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """`make gpu`: what breaks is seen and hides nothing else, both sides do the same work, and every part
 runs on the simulated device."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,8 +1,6 @@
 """The comparison of learning trains both sides on the same prompts and judges their difference by
 the noise of seeds."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

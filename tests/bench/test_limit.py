@@ -1,8 +1,6 @@
 """Counters of operations and bytes agree with torch's counter, and limits with hand-made
 figures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

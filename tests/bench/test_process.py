@@ -1,7 +1,5 @@
 """Measured processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psutil

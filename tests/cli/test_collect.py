@@ -1,7 +1,5 @@
 """`python -m rlmods.collect`: output rows, and continuing after an interruption."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

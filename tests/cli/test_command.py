@@ -1,7 +1,5 @@
 """Helpers shared by the commands other than `train.py`."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Errors on the console."""
 
-from __future__ import annotations
-
 import pytest
 from omegaconf import OmegaConf
 

@@ -1,7 +1,5 @@
 """The command `rlmods`, and the wheel that installs it."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Evaluation of reward models on preferences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

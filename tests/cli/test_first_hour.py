@@ -1,7 +1,5 @@
 """docs/first_hour.md: its commands run in their order, with fewer iterations."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`python -m rlmods.label`: output rows, and continuing after an interruption."""
 
-from __future__ import annotations
-
 import json
 from html import unescape
 

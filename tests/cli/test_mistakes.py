@@ -1,7 +1,5 @@
 """Typical mistakes of the first hour: each is answered by one line that names the fix."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

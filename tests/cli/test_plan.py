@@ -1,7 +1,5 @@
 """`python -m rlmods.plan`: its arithmetic by hand, its output and its messages."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """`python -m rlmods.plugin`: the plugin templates work unchanged."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Passwords and keys in the settings of a user are in no file and in no output of a run."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m rlmods.serve`, without vLLM: the arguments of the server, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

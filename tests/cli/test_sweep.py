@@ -1,8 +1,6 @@
 """Sweeps: names of directories, checks before the first member, and members that fail or are
 finished."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

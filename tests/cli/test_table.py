@@ -1,7 +1,5 @@
 """The table printed before training starts."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

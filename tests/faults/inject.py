@@ -1,8 +1,6 @@
 """Faults enabled on the command line:
 `+callbacks.fault._target_=tests.faults.inject.SendSignals`."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

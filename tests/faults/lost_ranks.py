@@ -1,8 +1,6 @@
 """Two ranks, one of which fails in its reward: `python -m tests.faults.lost_ranks FAULT FOLDER
 RANK`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

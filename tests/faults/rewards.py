@@ -1,8 +1,6 @@
 """A faulty reward, in a module that workers import quickly:
 `+reward.terms.fault.reward._target_=tests.faults.rewards.Faulty`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

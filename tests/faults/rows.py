@@ -1,7 +1,5 @@
 """Table of docs/faults.md, one row per test: `python -m tests.faults.rows` prints it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

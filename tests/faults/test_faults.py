@@ -1,8 +1,6 @@
 """Fault injection, one test per row of docs/faults.md: `python train.py` in this process with a
 fault."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """`kill -9` at a random moment and while a checkpoint is written: the resumed run equals an
 uninterrupted one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Faults of one of two ranks: both handle them alike, and neither waits forever."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@ SIGTERM, only rank 0 has a full disk.
 
 Each rank writes its final state to a file."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

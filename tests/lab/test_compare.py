@@ -1,7 +1,5 @@
 """`python -m rlmods.compare`."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

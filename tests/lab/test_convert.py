@@ -1,7 +1,5 @@
 """`python -m rlmods.convert`: files are written here as the other projects write them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import pickle

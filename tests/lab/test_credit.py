@@ -1,7 +1,5 @@
 """Credit of a response as text."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Finding runs, and their groups."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`python -m rlmods.show`: prompts and whole responses of a saved iteration."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Statistics, against scipy and by simulation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import ClassVar

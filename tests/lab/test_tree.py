@@ -1,7 +1,5 @@
 """Responses to a prompt as a tree."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checkpoints on disk: damage is found, and the newest intact one is taken."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import resource

@@ -1,7 +1,5 @@
 """Run directories: what is written, locks, resumed runs and forks."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import importlib

@@ -1,7 +1,5 @@
 """Files that a crash leaves readable."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -1,7 +1,5 @@
 """Without a network, a name on the Hub is refused at once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

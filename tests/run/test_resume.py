@@ -1,7 +1,5 @@
 """A resumed run has the settings of the run that it continues."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any

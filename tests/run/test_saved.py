@@ -1,7 +1,5 @@
 """Reading a run directory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The form of settings that is written to files."""
 
-from __future__ import annotations
-
 import pytest
 from omegaconf import OmegaConf
 

@@ -1,7 +1,5 @@
 """Dotted keys of settings, and the parts of overrides."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlmods.run.settings import Override, leaves

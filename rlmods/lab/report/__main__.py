@@ -27,33 +27,6 @@ ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"} | dict.fromkey
 encode."""
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the arguments of the command."""
-    parser = Parser("report", __doc__)
-    add_arguments(parser)
-    parser.add_argument(
-        "--out", type=Path, help="file to write; default: report.html in the first folder"
-    )
-    parser.add_argument(
-        "--samples",
-        type=positive,
-        default=5,
-        metavar="N",
-        help="iterations of a run whose responses are shown; default: 5",
-    )
-    parser.add_argument(
-        "--prompts",
-        type=positive,
-        default=8,
-        metavar="N",
-        help="prompts of such an iteration; default: 8",
-    )
-    parser.add_argument(
-        "--text", action="store_true", help="print the comparison, and write no page"
-    )
-    return parser.parse_args(arguments)
-
-
 def run(arguments: argparse.Namespace) -> str:
     """Write the report, or with `--text` none, and return what is printed.
 
@@ -110,7 +83,29 @@ def _hash(script: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parsed = parse(arguments)
+    parser = Parser("report", __doc__)
+    add_arguments(parser)
+    parser.add_argument(
+        "--out", type=Path, help="file to write; default: report.html in the first folder"
+    )
+    parser.add_argument(
+        "--samples",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="iterations of a run whose responses are shown; default: 5",
+    )
+    parser.add_argument(
+        "--prompts",
+        type=positive,
+        default=8,
+        metavar="N",
+        help="prompts of such an iteration; default: 8",
+    )
+    parser.add_argument(
+        "--text", action="store_true", help="print the comparison, and write no page"
+    )
+    parsed = parser.parse_args(arguments)
     with one_line_errors():
         print(run(parsed))
 

@@ -217,14 +217,13 @@ def curve(series: Sequence[Points], num_points: int) -> dict[str, Any]:
     # Neighbours of the grid share a bin; every bin has at least one iteration of the grid.
     bins = np.arange(len(grid)) * num_points // max(len(grid), num_points)
     num_bins = int(bins.max()) + 1
-    values = np.full((len(series), num_bins), np.nan)
-    for row, points in zip(values, series, strict=True):
-        if points:
-            x, y = np.asarray(points, dtype=np.float64).T
-            own = bins[np.searchsorted(grid, x)]
-            counts = np.bincount(own, minlength=num_bins)
-            sums = np.bincount(own, weights=y, minlength=num_bins)
-            row[counts > 0] = sums[counts > 0] / counts[counts > 0]
+    values: list[Column] = []
+    for points in series:
+        x, y = np.asarray(points, dtype=np.float64).reshape(-1, 2).T
+        own = bins[np.searchsorted(grid, x)]
+        sums = np.bincount(own, weights=y, minlength=num_bins)
+        with np.errstate(invalid="ignore"):  # NaN where a seed has no value
+            values.append(sums / np.bincount(own, minlength=num_bins))
     shown: dict[str, Any] = {
         "x": _short(np.bincount(bins, weights=grid) / np.bincount(bins)),
         "mean": _short(np.nanmean(values, 0)),
@@ -232,7 +231,7 @@ def curve(series: Sequence[Points], num_points: int) -> dict[str, Any]:
     if len(series) > 1:
         shown["low"] = _short(np.nanmin(values, 0))
         shown["high"] = _short(np.nanmax(values, 0))
-        shown["seeds"] = [_short(row) for row in values]
+        shown["seeds"] = list(map(_short, values))
     return shown
 
 

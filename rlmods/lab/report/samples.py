@@ -78,7 +78,7 @@ def _entry(rows: Sequence[Row], decode: TokenTexts) -> dict[str, Any]:
     if first.get("answer") is not None:
         entry["answer"] = clip(str(first["answer"]))
     if any(row.get("branch") for row in rows):
-        entry["tree"] = [asdict(segment) for segment in segments(rows)]
+        entry["tree"] = list(map(asdict, segments(rows)))
     return entry
 
 

@@ -1,8 +1,10 @@
 """The page of a scorecard: scores, curves and costs in one file, with pictures and no scripts."""
 
-import math
 from collections.abc import Mapping, Sequence
 from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rlmods.lab.statistics import Interval
 from rlmods.lab.tunnel.results import MEASURED, Card, Cell, Curve, Result
@@ -143,23 +145,18 @@ def _radar(
     """Return a picture with an axis for each task, from 0 in the centre to 1."""
     if len(tasks) < 3:
         return ""
-    size, radius = 460, 160
+    size = 460
     centre = size / 2
-
-    def at(i: int, value: float) -> tuple[float, float]:
-        angle = 2 * math.pi * i / len(tasks) - math.pi / 2
-        length = radius * min(max(value, 0.0), 1.0)
-        return centre + length * math.cos(angle), centre + length * math.sin(angle)
-
+    angles = 2 * np.pi * np.arange(len(tasks)) / len(tasks) - np.pi / 2
+    axes = 160 * np.stack([np.cos(angles), np.sin(angles)], 1)
     shapes = []
     for ring in (0.25, 0.5, 0.75, 1.0):
-        corners = _points([at(i, ring) for i in range(len(tasks))])
+        corners = _points(centre + ring * axes)
         shapes.append(f"<polygon points='{corners}' fill=none stroke='#d1d5db'/>")
-    for i, task in enumerate(tasks):
-        x, y = at(i, 1.0)
+    for task, axis in zip(tasks, axes, strict=True):
+        x, y = centre + axis
+        label_x, label_y = centre + 1.2 * axis
         shapes.append(f"<line x1={centre} y1={centre} x2={x:.1f} y2={y:.1f} stroke='#d1d5db'/>")
-        label_x = centre + (x - centre) * 1.2
-        label_y = centre + (y - centre) * 1.2
         shapes.append(
             f"<text x={label_x:.1f} y={label_y:.1f} text-anchor=middle font-size=13 "
             f"fill=currentColor>{escape(task.name)}</text>"
@@ -167,17 +164,16 @@ def _radar(
     for entrant in entrants:
         means = [card[entrant, task.name].mean for task in tasks]
         values = [0.0 if mean is None else mean.mean for mean in means]
-        corners = _points([at(i, value) for i, value in enumerate(values)])
-        colour = colours[entrant]
+        corners = _points(centre + np.clip(values, 0, 1)[:, None] * axes)
         shapes.append(
-            f"<polygon points='{corners}' fill='{colour}' fill-opacity=.08 stroke='{colour}' "
-            "stroke-width=2 />"
+            f"<polygon points='{corners}' fill='{colours[entrant]}' fill-opacity=.08 "
+            f"stroke='{colours[entrant]}' stroke-width=2 />"
         )
     frame = f"width={size} height={size} viewBox='0 0 {size} {size}'"
     return f"<h2>Strengths</h2><svg {frame}>{''.join(shapes)}</svg>"
 
 
-def _points(points: Sequence[tuple[float, float]]) -> str:
+def _points(points: NDArray[np.float64]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
@@ -223,27 +219,22 @@ def _pictures(
 
 def _picture(metric: str, lines: Sequence[tuple[str, Curve]], width: int) -> str:
     """Return a picture of lines in colours."""
-    height, left, bottom = 210, 38, 24
-    points = [point for _, line in lines for point in line]
-    largest = max(x for x, _ in points) or 1.0
-    values = [value for _, value in points]
-    low, high = min(values), max(values)
-    span = (high - low) or 1.0
-
-    def at(point: tuple[float, float]) -> tuple[float, float]:
-        x = left + (width - left - 8) * point[0] / largest
-        y = 8 + (height - bottom - 8) * (1 - (point[1] - low) / span)
-        return x, y
-
+    height = 210
+    left = 38
+    floor = 186
+    points = np.concatenate([line for _, line in lines])
+    largest = points[:, 0].max() or 1.0
+    low = points[:, 1].min()
+    high = points[:, 1].max()
+    scale = np.array([(width - left - 8) / largest, (8 - floor) / ((high - low) or 1.0)])
     shapes = []
     for colour, line in lines:
-        corners = _points([at(point) for point in line])
+        corners = _points((np.array(line) - [0, low]) * scale + [left, floor])
         shapes.append(
             f"<polyline points='{corners}' fill=none stroke='{colour}' stroke-width=1.5 "
             "stroke-opacity=.8 />"
         )
     text = "font-size=11 fill=currentColor"
-    floor = height - bottom
     shapes += [
         f"<text x=0 y=16 {text}>{high:.3g}</text><text x=0 y={floor} {text}>{low:.3g}</text>",
         f"<text x={width - 8} y={height - 6} text-anchor=end {text}>{largest / 1000:.0f}k tokens"

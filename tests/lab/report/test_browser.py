@@ -1,7 +1,5 @@
 """The page of a report in headless Chromium, from file://."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

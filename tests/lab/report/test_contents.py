@@ -1,7 +1,5 @@
 """Contents of a report, and the command that writes it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
