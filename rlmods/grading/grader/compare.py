@@ -24,9 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names, reset_budget, unknowns
+from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names, unknowns
 from rlmods.grading.grader.literal import without_words
 from rlmods.grading.grader.numbers import (
+    THREAD,
     TooLarge,
     Undefined,
     Value,
@@ -65,7 +66,7 @@ _SET_OPERATIONS = ("cup", "cap", "setminus")
 def same_answer(answer: str, gold: str, rules: Rules = STRICT) -> bool:
     """Return True if the extracted `answer` equals `gold`. Always returns, in bounded time, for any
     text."""
-    reset_budget()
+    THREAD.reset()
     verdict = same_plain(answer, gold, rules)
     if verdict is not None:
         return verdict

@@ -13,9 +13,9 @@ from functools import lru_cache
 from itertools import islice
 
 from rlmods.grading.grader.compare import Comparison, equation_value
-from rlmods.grading.grader.evaluate import evaluate, reset_budget, unknowns
+from rlmods.grading.grader.evaluate import evaluate, unknowns
 from rlmods.grading.grader.normal import Key, normal_form
-from rlmods.grading.grader.numbers import close, is_integer
+from rlmods.grading.grader.numbers import THREAD, close, is_integer
 from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.realset import real_set
 from rlmods.grading.grader.rules import STRICT, is_number
@@ -117,7 +117,7 @@ def is_unevaluated(answer: str, gold: str, question: str) -> bool:
     question has it too. Without a question nothing is unevaluated."""
     if not _KNOWN.search(question) or not _is_expression(answer, gold):
         return False
-    reset_budget()
+    THREAD.reset()
     members = list(_members(_parsed(answer)))
     gold_members = list(_members(_parsed(gold)))
     left = _work(members) - _work(gold_members)
@@ -147,7 +147,7 @@ def _expressions(text: str) -> list[Node] | None:
         node = _parsed(text)
     except ParseError:
         return None
-    reset_budget()
+    THREAD.reset()
     return [member for member in _members(node) if not _is_atom(member)]
 
 
@@ -370,7 +370,7 @@ def _combines_sets(node: Node) -> bool:
     if node.op in ("cap", "setminus"):
         return node.args[1].text != r"\{\}" or node.op == "cap"
     try:
-        reset_budget()
+        THREAD.reset()
         members = list(_union(node))
         num_finite = sum(member.text == r"\{\}" for member in members)
         ends = real_set(node).ends

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
 import rlmods.grading.grader.numbers as numbers
-from rlmods.grading.grader.numbers import TooLarge, Undefined, Value, bits, is_integer, mp
+from rlmods.grading.grader.numbers import (
+    THREAD,
+    TooLarge,
+    Undefined,
+    Value,
+    bits,
+    is_integer,
+    mp,
+    spend,
+)
 from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.style import MAX_CHARS
 from rlmods.grading.grader.syntax import Node, ParseError
@@ -27,9 +35,6 @@ _WIDE_POINT = 1
 """The point whose coordinates are between 6 and 17, beyond the bounds that a minimum could set."""
 _SALT = os.urandom(16)
 """The points differ in each process, so that no text is written for them."""
-MAX_STEPS = 40_000
-"""Steps per comparison, over all its members and points. Functions and long numbers count for
-several steps."""
 MAX_TERMS = 2_000
 """Terms of one sum or product."""
 LIMIT_COST = 2_000
@@ -44,30 +49,6 @@ MAX_LIMIT_TERMS = 150
 _SHIFT = 7
 """Terms that are summed one by one to check an extrapolated sum."""
 _COSTS = {"^": 3, "call": 10, "apply": 10, "!": 30}
-
-
-class _Budget(threading.local):
-    def __init__(self) -> None:
-        self.remaining = MAX_STEPS
-        self.constants: dict[Node, Value] = {}
-        """Values of sums, products and integrals without symbols, which are the same at every
-        point."""
-
-
-_budget = _Budget()
-
-
-def reset_budget() -> None:
-    _budget.remaining = MAX_STEPS
-    _budget.constants.clear()
-    numbers.set_digits()
-
-
-def spend(steps: int) -> None:
-    """Deduct `steps` from the budget. Raises TooLarge when it is exhausted."""
-    _budget.remaining -= steps
-    if _budget.remaining < 0:
-        raise TooLarge("too many steps")
 
 
 def evaluate(node: Node, point: int = 0) -> Value:
@@ -103,7 +84,7 @@ def calculate(text: str) -> Value:
     node = parse(text)
     if unknowns(node):
         raise ParseError(f"not a number: {', '.join(sorted(unknowns(node)))}")
-    reset_budget()
+    THREAD.reset()
     return evaluate(node)
 
 
@@ -162,8 +143,8 @@ class _Evaluator:
         return sign * (5 + 5 * size if self.point == _WIDE_POINT else size)
 
     def accumulated(self, node: Node, bound: Mapping[str, Value]) -> Value:
-        if node in _budget.constants:
-            return _budget.constants[node]
+        if node in THREAD.constants:
+            return THREAD.constants[node]
         low = self.value(node.args[0], bound)
         high = self.value(node.args[1], bound)
 
@@ -180,7 +161,7 @@ class _Evaluator:
             value = _limit(node.op, body, low, high)
             self.inside_limit = False
         if not bound and not unknowns(node):
-            _budget.constants[node] = value
+            THREAD.constants[node] = value
         return value
 
 
@@ -225,7 +206,7 @@ def _limit(op: str, body: Callable[[Value], Value], low: Value, high: Value) -> 
             error = value - rest - sum((real(start + k) for k in range(_SHIFT)), mp().zero)
         if not mp().isfinite(value) or not abs(error) <= mp().mpf(10) ** -22 * max(1, abs(value)):
             raise Undefined("an integral or a sum that does not converge")
-    numbers.set_digits(RESULT_DIGITS)
+    THREAD.digits = RESULT_DIGITS
     return value
 
 

@@ -10,7 +10,9 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
-from rlmods.grading.grader.syntax import ParseError, word_set
+from mpmath.ctx_mp import MPContext  # type: ignore[import-untyped, unused-ignore]
+
+from rlmods.grading.grader.syntax import Node, ParseError, word_set
 
 Value = Any
 """A Fraction, a 100-digit real or complex number (mpmath), or a tuple of rows of those."""
@@ -20,7 +22,9 @@ DIGITS = 100
 57th digit."""
 MAX_BITS = 40_000
 MAX_FACTORIAL = 2_000
-_threads = threading.local()
+MAX_STEPS = 40_000
+"""Steps per comparison, over all its members and points. Functions and long numbers count for
+several steps."""
 
 
 class TooLarge(ParseError):  # noqa: N818
@@ -32,16 +36,37 @@ class Undefined(ParseError):  # noqa: N818
     bound."""
 
 
-def mp() -> Any:
-    """Return this thread's 100-digit arithmetic: an mpmath context must not be shared between
-    threads."""
-    if not hasattr(_threads, "mp"):
-        from mpmath.ctx_mp import MPContext  # type: ignore[import-untyped, unused-ignore]
+class _Thread(threading.local):
+    """100-digit arithmetic, which threads must not share, and the budget of a comparison."""
 
-        _threads.mp = MPContext()
-        _threads.mp.dps = DIGITS
-        set_digits()
-    return _threads.mp
+    def __init__(self) -> None:
+        self.mp = MPContext()
+        self.mp.dps = DIGITS
+        self.reset()
+
+    def reset(self) -> None:
+        self.digits = DIGITS
+        """Digits to which values are known, of which `close` compares 15 less."""
+        self.steps = MAX_STEPS
+        """Steps that are left."""
+        self.constants: dict[Node, Value] = {}
+        """Values of sums, products and integrals without symbols, which are the same at every
+        point."""
+
+
+THREAD = _Thread()
+
+
+def spend(steps: int) -> None:
+    """Deduct `steps` from the budget. Raises TooLarge when it is exhausted."""
+    THREAD.steps -= steps
+    if THREAD.steps < 0:
+        raise TooLarge("too many steps")
+
+
+def mp() -> Any:
+    """Return this thread's 100-digit arithmetic."""
+    return THREAD.mp
 
 
 def as_mp(value: Value) -> Any:
@@ -60,12 +85,6 @@ def is_real(value: Value) -> bool:
     return bool(abs(value.imag) <= mp().mpf(10) ** (10 - DIGITS) * max(1, abs(value.real)))
 
 
-def set_digits(digits: int = DIGITS) -> None:
-    """Set the digits to which values of this thread are known from now on, of which `close`
-    compares 15 less."""
-    _threads.digits = digits
-
-
 def close(first: Value, second: Value) -> bool:
     """Return True if equal: exactly for rationals, otherwise to 85 of the 100 digits (to within
     1e-90 of a zero)."""
@@ -78,7 +97,7 @@ def close(first: Value, second: Value) -> bool:
     b = as_mp(second)
     if mp().isinf(a) or mp().isinf(b):
         return bool(a == b)
-    tolerance = mp().mpf(10) ** -_threads.digits
+    tolerance = mp().mpf(10) ** -THREAD.digits
     size = max(abs(a), abs(b)) * 10**15 if a != 0 and b != 0 else 10**10
     return bool(abs(a - b) <= size * tolerance)
 

@@ -38,7 +38,7 @@ MAX_DEPTH = 60
 """Depth of the parser's recursion: 30 nested brackets."""
 RELATIONS = frozenset(("=", "<", ">", "<=", ">=", "!=", "~=", "in"))
 _CLOSING = {"(": ")", "[": "]", r"\{": r"\}", "{": "}"}
-_NO_ATOM = word_set("end choose over mod pmod")
+_NO_ATOM = word_set("choose over mod pmod")
 _MATRICES = word_set("matrix pmatrix bmatrix vmatrix array smallmatrix")
 _LISTS = word_set("cases aligned gathered align* gather*")
 _CONSTANTS = {
@@ -237,7 +237,7 @@ class _Parser:
             return text in ("(", "{", "[") or (text == "|" and not self.inside_bars)
         if kind == "word":
             return text not in _NO_ATOM and (function or text not in FUNCTIONS)
-        return kind == "name"
+        return kind in ("name", "begin")
 
     def script(self) -> Node:
         """Parse a superscript or subscript: a braced expression, or a single signed atom."""
@@ -275,6 +275,8 @@ class _Parser:
                 return Node("text", text=self.advance())
             if kind == "word":
                 return self.word(self.advance())
+            if kind == "begin":
+                return self.matrix(self.advance())
             if self.next_is(*_CLOSING):
                 node = self.group()
                 bracketed = node.op == "number" and self.next_is("_")
@@ -374,8 +376,6 @@ class _Parser:
             return self.integral()
         if name in ("overline", "bar", "hat", "tilde"):
             return Node("apply", (self.argument(),), name)
-        if name == "begin":
-            return self.matrix()
         if name == "sqrt":
             return self.root()
         if name in FUNCTIONS:
@@ -444,38 +444,27 @@ class _Parser:
         self.advance()
         return Node("int", (low, high, body), self.advance())
 
-    def matrix(self) -> Node:
-        environment = self.environment_name()
-        if environment == "array" and self.accept("{"):
-            while not self.accept("}"):
-                self.advance()
+    def matrix(self, environment: str) -> Node:
+        if environment not in _MATRICES | _LISTS:
+            raise ParseError(f"unknown environment {environment}")
         rows: list[tuple[Node, ...]] = [()]
-        while not self.accept("end"):
+        while self.peek.kind != "close":
             rows[-1] += (self.relation(),)
             while self.next_is("&", "\\\\"):
-                if self.advance() == "\\\\" and not self.next_is("end"):
+                if self.advance() == "\\\\" and self.peek.kind != "close":
                     rows.append(())
         width = len(rows[0])
         too_wide = environment in _LISTS and width != 1
         is_ragged = any(len(row) != width for row in rows)
-        if self.environment_name() != environment or is_ragged or too_wide:
+        if self.peek.text != environment or is_ragged or too_wide:
             raise ParseError("not a rectangular matrix, or not a list of equations")
+        self.position += 1
         if len(rows) == width == 1:
             return rows[0][0]
         if environment in _LISTS:
             return Node("list", tuple(row[0] for row in rows))
         matrix = Node("matrix", tuple(Node("row", row) for row in rows))
         return Node("call", (matrix,), "det") if environment == "vmatrix" else matrix
-
-    def environment_name(self) -> str:
-        start = self.position
-        self.expect("{")
-        while not self.accept("}"):
-            self.advance()
-        name = self.text_since(start)
-        if name not in _MATRICES | _LISTS:
-            raise ParseError(f"unknown environment {name}")
-        return name
 
 
 def _in_radians(node: Node) -> Node:

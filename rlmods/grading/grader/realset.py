@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cmp_to_key
 
-from rlmods.grading.grader.evaluate import evaluate, free_names, spend
-from rlmods.grading.grader.numbers import Value, as_mp, close, is_real, mp, multiply
+from rlmods.grading.grader.evaluate import evaluate, free_names
+from rlmods.grading.grader.numbers import Value, add, as_mp, close, divide, is_real, mp, spend
 from rlmods.grading.grader.syntax import Node, ParseError
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
+_RELATIONS: dict[str, Callable[[int, int], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
 Rule = Callable[[Sequence[bool]], bool]
+_RULES: dict[str, Rule] = {"cup": any, "cap": all, "setminus": lambda x: x[0] and not x[1]}
 """Membership in a combination of sets, from the membership in each."""
+Membership = Callable[[Value], bool]
+"""Return True for a real number that is in the set."""
+_X = Node("name", text="x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +39,11 @@ class RealSet:
     """Membership of the numbers below the first end, the first end itself, the numbers between it
     and the next end, and so on, of which no three in a row are equal around an end."""
 
-    def part(self, x: Value, *, above: bool) -> bool:
-        """Return the membership of x, or of the numbers right above it."""
-        for i, end in enumerate(self.ends):
-            order = _compare(x, end)
-            if order < 0:
-                return self.inside[2 * i]
-            if order == 0 and not above:
-                return self.inside[2 * i + 1]
-        return self.inside[-1]
-
     def equals(self, other: RealSet) -> bool:
         return self.inside == other.inside and all(map(close, self.ends, other.ends))
 
 
 REALS = RealSet((), (True,))
-_X = Node("name", text="x")
 
 
 def real_set(node: Node) -> RealSet:
@@ -50,82 +52,93 @@ def real_set(node: Node) -> RealSet:
 
     A list of conditions is their intersection, or their union if joined by "or"; a list of sets is
     their union."""
-    if node.op == "rel":
-        return _from_relation(node)
-    if node.op == "list":
-        return _from_list(node)
-    if node.op in ("cup", "cap", "setminus"):
-        rules: dict[str, Rule] = {"cup": any, "cap": all, "setminus": lambda x: x[0] and not x[1]}
-        return combine(map(real_set, node.args), rules[node.op])
-    if node.op == "group" and node.text == r"\{\}":
-        points = [RealSet((_number(arg),), (False, True, False)) for arg in node.args]
-        return combine(points, any)
-    if node.op == "group" and len(node.args) == 2:
-        low, high = map(_number, node.args)
-        return _interval(low, node.text[0] == "[", high, node.text[1] == "]")
-    raise ParseError("not a set of real numbers")
+    bounds: list[Value] = []
+    return _divided(_membership(node, bounds), bounds)
 
 
-def combine(sets: Iterable[RealSet], rule: Rule) -> RealSet:
-    sets = list(sets)
-    all_ends = [end for subset in sets for end in subset.ends]
-    spend(4 * len(all_ends) ** 2)
-    ends: list[Value] = []
-    inside = [rule([subset.inside[0] for subset in sets])]
-    for end in sorted(all_ends, key=cmp_to_key(_compare)):
-        if ends and close(ends[-1], end):
-            continue
-        at_end = rule([subset.part(end, above=False) for subset in sets])
-        above = rule([subset.part(end, above=True) for subset in sets])
-        if not inside[-1] == at_end == above:
-            ends.append(end)
-            inside += [at_end, above]
+def _divided(contains: Membership, bounds: Sequence[Value]) -> RealSet:
+    """Return the set with this membership, which changes at some of `bounds` only."""
+    points: list[Value] = []
+    for bound in sorted(bounds, key=cmp_to_key(_compare)):
+        if not (points and close(points[-1], bound)):
+            points.append(bound)
+    lowest = points[0] - abs(points[0]) - 1 if points else Fraction(0)
+    ends = []
+    inside = [contains(lowest)]
+    for index, point in enumerate(points):
+        above = [*points, point + abs(point) + 1][index + 1]
+        parts = [contains(point), contains(divide(add(point, above), Fraction(2)))]
+        if parts != [inside[-1], inside[-1]]:
+            ends.append(point)
+            inside += parts
     return RealSet(tuple(ends), tuple(inside))
 
 
-def _from_list(node: Node) -> RealSet:
+def _membership(node: Node, bounds: list[Value]) -> Membership:
+    """Return the membership in the set of a node, and add the bounds in the node to `bounds`."""
+    if node.op == "rel":
+        return _of_relation(node, bounds)
+    if node.op == "list":
+        return _of_list(node, bounds)
+    if node.op in _RULES:
+        return _combined([_membership(arg, bounds) for arg in node.args], _RULES[node.op])
+    if node.op == "group" and node.text == r"\{\}":
+        points = [Node("rel", (_X, arg), "=") for arg in node.args]
+        return _combined([_of_relation(point, bounds) for point in points], any)
+    if node.op == "group" and len(node.args) == 2:
+        low, high = node.args
+        order = _compare(_number(low), _number(high))
+        if order > 0 or (order == 0 and node.text != "[]"):
+            raise ParseError("the interval's ends are in descending order")
+        above = "<=" if node.text[0] == "[" else "<"
+        below = "<=" if node.text[1] == "]" else "<"
+        return _of_relation(Node("rel", (low, _X, high), f"{above} {below}"), bounds)
+    raise ParseError("not a set of real numbers")
+
+
+def _combined(members: Sequence[Membership], rule: Rule) -> Membership:
+    return lambda x: rule([contains(x) for contains in members])
+
+
+def _of_list(node: Node, bounds: list[Value]) -> Membership:
     is_intersection = node.text != "or" and all(item.op == "rel" for item in node.args)
-    members = [real_set(item) for item in node.args]
+    members = [_membership(item, bounds) for item in node.args]
+    contains = _combined(members, all if is_intersection else any)
+    sets = [_divided(member, bounds) for member in members]
     if is_intersection:  # x in R beside a condition adds nothing
-        members = [member for member in members if member != REALS] or members[:1]
-    combined = combine(members, all if is_intersection else any)
-    if len(members) > 1 and any(map(combined.equals, members)):
+        sets = [subset for subset in sets if subset != REALS]
+    if len(sets) > 1 and any(map(_divided(contains, bounds).equals, sets)):
         raise ParseError("alternatives, of which one is the whole set")
-    return combined
+    return contains
 
 
-def _from_relation(node: Node) -> RealSet:
-    operators = node.text.split()
-    if operators == ["in"]:
-        return real_set(node.args[1])
-    names = {(arg.args[0] if arg.op == "abs" else arg).text for arg in node.args if free_names(arg)}
-    if not FLIPPED.keys() >= set(operators) or len(names) != 1:
+def _of_relation(node: Node, bounds: list[Value]) -> Membership:
+    signs = node.text.split()
+    if signs == ["in"]:
+        return _membership(node.args[1], bounds)
+    unknown = [arg for arg in node.args if free_names(arg) - {"e"}]
+    if not _RELATIONS.keys() >= set(signs) or len(unknown) != 1:
         raise ParseError("not an inequality in one unknown")
-    halves = []
-    for operator, left, right in zip(operators, node.args[:-1], node.args[1:], strict=True):
-        if _is_unknown(right) or right.op == "abs":
-            halves.append(_half_line(right, FLIPPED[operator], _number(left)))
-        else:
-            halves.append(_half_line(left, operator, _number(right)))
-    return combine(halves, all)
+    sides = [_side(arg, bounds) for arg in node.args]
+
+    def contains(x: Value) -> bool:
+        values = [side(x) for side in sides]
+        orders = map(_compare, values[:-1], values[1:])
+        return all(_RELATIONS[sign](order, 0) for sign, order in zip(signs, orders, strict=True))
+
+    return contains
 
 
-def _half_line(unknown: Node, operator: str, x: Value) -> RealSet:
-    """Return the numbers that have the relation `operator` to x, or whose size has it."""
-    if _is_unknown(unknown):
-        below = operator in ("<", "<=", "!=")
-        above = operator in (">", ">=", "!=")
-        if mp().isinf(as_mp(x)):
-            return RealSet((), (below if x > 0 else above,))
-        return RealSet((x,), (below, "=" in operator and operator != "!=", above))
-    if unknown.op != "abs" or not _is_unknown(unknown.args[0]):
-        raise ParseError("not an inequality in one unknown")
-    if not as_mp(x) > 0:
-        raise ParseError("an absolute value needs a positive bound")
-    name = unknown.args[0]
-    mirrored = _half_line(name, FLIPPED[operator], multiply(x, Fraction(-1)))
-    rule = all if operator in ("<", "<=", "!=") else any
-    return combine([_half_line(name, operator, x), mirrored], rule)
+def _side(node: Node, bounds: list[Value]) -> Callable[[Value], Value]:
+    """Return the value of a side of an inequality by the value of its unknown."""
+    if _is_unknown(node):
+        return lambda x: x
+    if node.op == "abs" and _is_unknown(node.args[0]):
+        return abs
+    number = _number(node)
+    if mp().isfinite(as_mp(number)):
+        bounds += [number, -number]
+    return lambda x: number
 
 
 def _is_unknown(node: Node) -> bool:
@@ -141,14 +154,6 @@ def _number(node: Node) -> Value:
     return value if isinstance(value, Fraction) else value.real
 
 
-def _interval(low: Value, low_closed: bool, high: Value, high_closed: bool) -> RealSet:
-    order = _compare(low, high)
-    if order > 0 or (order == 0 and not (low_closed and high_closed)):
-        raise ParseError("the interval's ends are in descending order")
-    above = _half_line(_X, ">=" if low_closed else ">", low)
-    below = _half_line(_X, "<=" if high_closed else "<", high)
-    return combine([above, below], all)
-
-
 def _compare(a: Value, b: Value) -> int:
+    spend(2)
     return 0 if close(a, b) else (-1 if as_mp(a) < as_mp(b) else 1)

@@ -22,7 +22,7 @@ class ParseError(ValueError):
 class Token:
     kind: str
     """"number", "name" (one symbol), "word" (a function, constant or command), "text" (prose,
-    units), "separator", "op" or "end"."""
+    units), "separator", "op", "begin" and "close" (an environment) or "end"."""
     text: str
     apart: bool = False
     """True after a form feed (as of a wide space), an empty line or an empty text: what stands
@@ -60,7 +60,7 @@ _COMMANDS = {
     **_tokens(
         "word", "choose over sum prod int overline bar hat widehat:hat tilde widetilde:tilde"
     ),
-    **_tokens("word", "begin end mod bmod:mod pmod"),
+    **_tokens("word", "mod bmod:mod pmod"),
     **_tokens("separator", "land:and wedge:and lor:or vee:or"),
     **_tokens("op", r"cdot:* times:* ast:* div:/ pm:+- mp:-+ lvert:| rvert:| vert:| mid:|"),
     **_tokens("op", "lt:< le:<= leq:<= leqslant:<= gt:> ge:>= geq:>= geqslant:>= ne:!= neq:!="),
@@ -84,6 +84,8 @@ _TOKEN = re.compile(
     rf"|(?P<wrapper>{TEXT}(?=\{{))"
     r"|(?P<repeating>\d*\.\d*)\\(?:overline|bar|dot)\s*\{(?P<period>\d+)\}"
     r"|(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)"
+    r"|\\begin\s*\{(?P<begin>[a-z]+\*?)\}(?:(?<=array\})\s*\{[^{}]*\})?"
+    r"|\\end\s*\{(?P<close>[a-z]+\*?)\}"
     r"|\\(?P<command>[A-Za-z]+)"
     r"|(?P<word>[A-Za-z]+)"
     r"|(?P<op>\\\\|\\[{}|%#&]|<=|>=|!=|~=|[-+*/^_=<>(){}\[\]|:;,!%&'°])",
@@ -131,6 +133,8 @@ def _classify(match: re.Match[str], matched: str, previous: Token) -> list[Token
         return [Token("number", matched.replace(",", ""))]
     if kind == "period":
         return [Token("number", f"{match['repeating']}r{match['period']}")]
+    if kind in ("begin", "close"):
+        return [Token(kind, match[kind])]
     if kind == "op":
         name = matched[1:] if matched in (r"\%", r"\|", r"\&") else matched
         return [Token("separator" if name in (",", ";") else "op", name)]
