@@ -55,7 +55,7 @@ def _is_open(answer: Node, gold: Node) -> bool:
     if (
         answer.op not in _SINGLE
         or gold.op not in _SINGLE
-        or _size(answer) + _size(gold) > MAX_NODES
+        or len([*answer.walk(), *gold.walk()]) > MAX_NODES
     ):
         return False
     for op in _LIMITS:
@@ -66,10 +66,6 @@ def _is_open(answer: Node, gold: Node) -> bool:
     if is_number(gold, reduced=False) or (gold.op == "matrix" and answer.op != "matrix"):
         return False
     return not (_has_value(answer) and _has_value(gold))
-
-
-def _size(node: Node) -> int:
-    return 1 + sum(map(_size, node.args))
 
 
 def _has_value(node: Node) -> bool:

@@ -71,12 +71,9 @@ def same_answer(answer: str, gold: str, rules: Rules = STRICT) -> bool:
     if verdict is not None:
         return verdict
     comparison = Comparison(rules)
-    return any(_same(comparison, *reading) for reading in readings(*_cleaned(answer, gold)))
-
-
-def _cleaned(answer: str, gold: str) -> tuple[str, str]:
     answer, gold = clean_pair(answer, gold)
-    return without_words(answer, gold), gold
+    answer = without_words(answer, gold)
+    return any(_same(comparison, *reading) for reading in readings(answer, gold))
 
 
 def _same(comparison: Comparison, answer: str, gold: str) -> bool:
@@ -232,7 +229,8 @@ class Comparison:
             return value.op != "rel" and self.same(gold.args[-1], value)
         if len(operators) == 1 and len(answer.args) == 2:
             return not _is_solved(gold) and _same_up_to_a_factor(gold, answer)
-        return _unknown_members(gold) == _unknown_members(answer) and self.same_set(gold, answer)
+        unknown, others = ({_key(x) for x in y.args if free_names(x)} for y in (gold, answer))
+        return unknown == others and self.same_set(gold, answer)
 
 
 def equation_value(node: Node) -> Node:
@@ -275,7 +273,7 @@ def _defines_a_sum(node: Node) -> bool:
     if node.op != "rel" or set(node.text.split()) != {"="}:
         return False
     left = node.args[0]
-    letters_only = left.op == "+" and all(term.op == "name" for term in _terms(left, "+"))
+    letters_only = left.op == "+" and all(term.op == "name" for term in left.members("+"))
     return letters_only and is_number(node.args[-1], reduced=False)
 
 
@@ -294,10 +292,6 @@ def _unknowns(items: Sequence[Node]) -> list[str] | None:
             return None
         names.append(item.args[0].text + repr(item.args[0].args))
     return names if len(set(names)) == len(names) else None
-
-
-def _unknown_members(relation: Node) -> set[object]:
-    return {_key(arg) for arg in relation.args if free_names(arg)}
 
 
 def _as_point(node: Node, other: Node) -> Node:
@@ -423,14 +417,8 @@ def _key(node: Node) -> object:
     if node.op not in ("+", "*"):
         text = node.text if node.op != "number" else str(node.value)
         return node.op, text, tuple(map(_key, node.args))
-    keys = [_key(term) for term in _terms(node, node.op)]
+    keys = list(map(_key, node.members(node.op)))
     ordered = node.op == "*" and (
         node.contains("matrix") or node.contains("group") or letters(node) is not None
     )
     return node.op, tuple(keys if ordered else sorted(keys, key=repr))
-
-
-def _terms(node: Node, op: str) -> list[Node]:
-    if node.op != op:
-        return [node]
-    return [term for arg in node.args for term in _terms(arg, op)]

@@ -14,7 +14,7 @@ from itertools import islice
 
 from rlmods.grading.grader.compare import Comparison, equation_value
 from rlmods.grading.grader.evaluate import evaluate, unknowns
-from rlmods.grading.grader.normal import Key, normal_form
+from rlmods.grading.grader.normal import Product, normal_form
 from rlmods.grading.grader.numbers import THREAD, close, is_integer
 from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.realset import real_set
@@ -66,7 +66,7 @@ def repeats(answer: str, gold: str, question: str) -> bool:
     golds that are words are not expressions."""
     nodes = _expressions(answer) if _is_expression(answer, gold) else []
     asked = _sizes_of_question(question)
-    wanted = _sizes_of_gold(gold)
+    wanted = _sizes(_expressions(gold) or ())
     if nodes is None:
         written = compact(clean(answer))
         return written in compact(question) and written != compact(clean(gold))
@@ -124,7 +124,7 @@ def is_unevaluated(answer: str, gold: str, question: str) -> bool:
     has_factors = _num_factors(members) >= _num_factors(gold_members)
     if left & _ALWAYS or (_FACTOR.search(question) and not has_factors):
         return True
-    asked = _work_of_question(question)
+    asked = _work(_formulas(question))
     brackets = {"bracket", "brackets"} if _EXPAND.search(question) else set()
     return bool(left & (asked - {"bracket"} | brackets))
 
@@ -173,7 +173,7 @@ def _is_atom(node: Node) -> bool:
     )
 
 
-Sizes = Mapping[Key, int]
+Sizes = Mapping[Product, int]
 """By normal form: the size of the smallest expression that has it."""
 
 
@@ -185,18 +185,13 @@ def _occurs(node: Node, asked: Sizes, wanted: Sizes) -> bool:
     return asked.get(form, size + 1) <= size > wanted.get(form, 0)
 
 
-@lru_cache(maxsize=4096)
-def _sizes_of_gold(gold: str) -> Sizes:
-    return _sizes(_expressions(gold) or ())
-
-
 @lru_cache(maxsize=1024)
 def _sizes_of_question(question: str) -> Sizes:
     return _sizes(formula for formula in _formulas(question) if not _is_atom(formula))
 
 
 def _sizes(nodes: Iterable[Node]) -> Sizes:
-    sizes: dict[Key, int] = {}
+    sizes: dict[Product, int] = {}
     for node in nodes:
         form = normal_form(node)
         sizes[form] = min(_size(node), sizes.get(form, MAX_QUESTION_CHARS))
@@ -226,31 +221,23 @@ def _formulas(question: str) -> tuple[Node, ...]:
 
 def _texts(question: str) -> Iterator[str]:
     """Yield the formulas of a question and the parts between their commas and equals signs."""
-    for match in MATH.finditer(question):
-        yield from _sides(match[match.lastindex or 0])
+    formulas = [match[match.lastindex or 0] for match in MATH.finditer(question)]
     prose = plain_characters(MATH.sub("\n", question))
-    for match in _RUN.finditer(prose):
-        if _OPERATION.search(match[0]):
-            yield from _sides(match[0])
-
-
-def _sides(formula: str) -> Iterator[str]:
-    for text in (formula, *_SIDE.split(formula)):
-        if text:
-            yield text
+    formulas += filter(_OPERATION.search, _RUN.findall(prose))
+    for formula in formulas:
+        yield from filter(None, (formula, *_SIDE.split(formula)))
 
 
 _ALWAYS = frozenset(("int", "sum", "prod", "matrices", "complex", "sets", "uncollected"))
 
 
-@lru_cache(maxsize=1024)
-def _work_of_question(question: str) -> frozenset[str]:
-    return _work(_formulas(question))
-
-
-def _work(nodes: Iterable[Node]) -> frozenset[str]:
+def _work(nodes: Iterable[Node]) -> set[str]:
     """Return the kinds of work that expressions leave."""
-    return frozenset(kind for node in nodes for kind in _kinds(node))
+    kinds: set[str] = set()
+    for node in nodes:
+        for part in node.walk():
+            kinds.update(_kinds(part))
+    return kinds
 
 
 def _num_factors(nodes: Iterable[Node]) -> int:
@@ -263,8 +250,6 @@ def _num_sums(factors: Iterable[tuple[Node, int]]) -> int:
 
 
 def _kinds(node: Node) -> Iterator[str]:
-    for arg in node.args:
-        yield from _kinds(arg)
     op = node.op
     if op in ("int", "sum", "prod", "!", "mod", "abs"):
         yield op
@@ -371,7 +356,7 @@ def _combines_sets(node: Node) -> bool:
         return node.args[1].text != r"\{\}" or node.op == "cap"
     try:
         THREAD.reset()
-        members = list(_union(node))
+        members = node.members("cup")
         num_finite = sum(member.text == r"\{\}" for member in members)
         ends = real_set(node).ends
         all_ends = [end for member in members for end in real_set(member).ends]
@@ -379,11 +364,3 @@ def _combines_sets(node: Node) -> bool:
         return num_finite > 1 or not has_all
     except ParseError:
         return False
-
-
-def _union(node: Node) -> Iterator[Node]:
-    if node.op == "cup":
-        for arg in node.args:
-            yield from _union(arg)
-    else:
-        yield node

@@ -43,12 +43,13 @@ Symbols = Mapping[str, sympy.Expr]
 
 
 def equal(answer: Node, gold: Node) -> bool:
-    """Return True if sympy finds two trees equal. Raises ParseError, and errors of sympy, for what it
-    does not know."""
-    indices = _index_names(answer) | _index_names(gold)
+    """Return True if sympy finds two trees equal. Raises ParseError, and errors of sympy, for what
+    it does not know."""
     symbols: dict[str, sympy.Expr] = {"e": sympy.E, "i": sympy.I}
-    for name in indices:
-        symbols[name] = sympy.Symbol(f"v_{name}", integer=True, positive=True)
+    for node in (*answer.walk(), *gold.walk()):
+        if node.op in ("sum", "prod"):  # names in their bounds are whole numbers
+            for name in free_names(node.args[0]) | free_names(node.args[1]):
+                symbols[name] = sympy.Symbol(f"v_{name}", integer=True, positive=True)
     first = _built(answer, symbols)
     second = _built(gold, symbols)
     matrices = [isinstance(value, sympy.MatrixBase) for value in (first, second)]
@@ -59,12 +60,6 @@ def equal(answer: Node, gold: Node) -> bool:
     if difference.has(sympy.nan, sympy.zoo, sympy.oo):
         return False
     return bool(sympy.simplify(sympy.gammasimp(difference.doit())) == 0)
-
-
-def _index_names(node: Node) -> frozenset[str]:
-    """Return the names in the bounds of sums and products, which are whole numbers."""
-    bounds = node.args[:2] if node.op in ("sum", "prod") else ()
-    return frozenset().union(*map(_index_names, node.args), *map(free_names, bounds))
 
 
 def _built(node: Node, symbols: Symbols) -> Any:

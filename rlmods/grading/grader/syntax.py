@@ -4,6 +4,7 @@ evaluation, bounded sizes."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -191,11 +192,21 @@ class Node:
     value: Fraction | None = None
     """Value of a number."""
 
+    def walk(self) -> Iterator[Node]:
+        """Yield all nodes of the tree."""
+        yield self
+        for arg in self.args:
+            yield from arg.walk()
+
     def contains(self, op: str, text: str | None = None) -> bool:
         """Return True if a node of the tree has this operation, and this text if one is given."""
-        if self.op == op and text in (None, self.text):
-            return True
-        return any(arg.contains(op, text) for arg in self.args)
+        return any(node.op == op and text in (None, node.text) for node in self.walk())
+
+    def members(self, op: str) -> list[Node]:
+        """Return the terms of a sum, factors of a product and so on, also of those inside it."""
+        if self.op != op:
+            return [self]
+        return [member for arg in self.args for member in arg.members(op)]
 
 
 INFINITY = Node("constant", text="infty")
