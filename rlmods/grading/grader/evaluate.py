@@ -8,6 +8,7 @@ including trigonometric and logarithmic expressions."""
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -224,7 +225,7 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
     "/": numbers.divide,
     "ratio": numbers.divide,
     "^": numbers.power,
-    "mod": numbers.modulo,
+    "mod": operator.mod,
     "neg": lambda value: numbers.multiply(value, Fraction(-1)),
     "%": lambda value: numbers.divide(value, Fraction(100)),
 }

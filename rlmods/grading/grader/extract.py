@@ -31,8 +31,6 @@ MAX_UNMARKED_CHARS = 300
 """A response without any marker counts as an answer only up to this length."""
 MAX_GAP_CHARS = 120
 """Longer text between two marks does not join them."""
-HEDGE_CHARS = 80
-"""Characters before an answer that may name an alternative."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s${}\\]+)")
 _TAGS = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL)
@@ -95,7 +93,17 @@ _QED = re.compile(rf"(?:\${_QED_SIGN}\$|{_QED_SIGN})\Z")
 _JOY = "✅✓✔⭐✨🎉🎊👍\ufe0f" + "".join(map(chr, range(0x1F600, 0x1F610))) + " \t\r\n"
 """Signs of joy, and the space between them."""
 _QUOTED = re.compile(r"^> ?(?=\*\*|[A-Za-z$\\])", re.MULTILINE)
-_STRUCK = (("<!--", "-->"), ("<s>", "</s>"), ("<del>", "</del>"), ("<strike>", "</strike>"))
+_STRUCK = re.compile(
+    "|".join(
+        rf"{start}(?:(?!{start}).)*?{end}"
+        for start, end in (
+            ("<!--", "-->"),
+            *((f"<{name}>", f"</{name}>") for name in ("s", "del", "strike")),
+        )
+    ),
+    re.DOTALL,
+)
+"""Comments, and text that is struck out."""
 _TILDES = re.compile(r"(?<![\w}~\\])~~(?=[^\s~])[^~\n]{1,80}~~(?!\w)")
 _CLAUSE = re.compile(r",?\s*\b(?:where|which|because|since|as|so|obtained|giving)\b|[(\[]")
 """Beginnings of what only explains an answer."""
@@ -135,8 +143,8 @@ def extract(text: str) -> str | None:
     "Therefore" , and for a short text its last formula, the number that its last
     sentence states, or the whole text. An alternative that follows the answer ("or 6") is a part of
     it; a marked answer that is denied beside its marker is none."""
-    text = _QUOTED.sub("", _without_struck(after_thoughts(text)).strip())
-    text = _without_flourish(text)
+    text = _TILDES.sub(" ", _STRUCK.sub(" ", after_thoughts(text)))
+    text = _without_flourish(_QUOTED.sub("", text.strip()))
     rules = [_boxed, _tagged, _after_hashes, _after_words, concluded]
     if len(text) <= MAX_UNMARKED_CHARS:
         rules += [_last_formula, stated, without_lead]
@@ -161,18 +169,6 @@ def _without_remark(answer: str) -> str:
     if remark is None or _DOUBT.search(remark[1]) or read_unit(remark[1]) is not None:
         return answer
     return answer[: remark.start()]
-
-
-def _without_struck(text: str) -> str:
-    """Return the text without comments and what is struck out."""
-    for start, end in _STRUCK:
-        first, *pieces = text.split(start)
-        kept = [first]
-        for piece in pieces:
-            _, found, rest = piece.partition(end)
-            kept.append(" " + rest if found else start + piece)
-        text = "".join(kept)
-    return _TILDES.sub(" ", text)
 
 
 def extract_gold(gold: str) -> str:
@@ -229,38 +225,37 @@ def _joins(gap: str) -> bool:
 
 
 def _boxed(text: str) -> str | None:
-    """Return the content of the last box, or of the boxes joined to it, with the alternatives
+    return _marked(text, boxes(text), _joins)
+
+
+def _marked(text: str, marks: Sequence[Mark], joins: Callable[[str], object]) -> str | None:
+    """Return the content of the last mark, or of the marks joined to it, with the alternatives
     beside them."""
-    marks = boxes(text)
     if not marks:
         return None
-    start, contents = _joined(text, marks, _joins)
+    start, contents = _joined(text, marks, joins)
     if marks[-1].content is None or is_denied(text, start):
         return ""
-    contents[-1] += _suffix_or_script(text, marks[-1].end)
+    contents[-1] += _suffix(text, marks[-1].end)
     return _with_alternatives(text, start, ", ".join(contents), marks[-1].end)
 
 
-def _with_alternatives(text: str, start: int | None, answer: str, end: int) -> str:
+def _with_alternatives(text: str, start: int, answer: str, end: int) -> str:
     """Return `answer` with the alternatives before `start` and after `end` of `text`; "" if it is
     taken back there."""
     if is_taken_back(text, end) or _CHANGED_AFTER.match(text, end):
         return ""
-    before = None
-    if start is not None:
-        before = _HEDGE_BEFORE.search(text[max(0, start - HEDGE_CHARS) : start])
+    before = _HEDGE_BEFORE.search(text[max(0, start - CONTEXT_CHARS) : start])
     after = _HEDGE_AFTER.match(text, end)
     parts = [before and before[1], answer, after and after[1]]
     return ", ".join(filter(None, parts))
 
 
-def _suffix_or_script(text: str, end: int) -> str:
+def _suffix(text: str, end: int) -> str:
     r"""Return what belongs to the mark that ends at `end`, such as `_2`, `\pi` or a unit."""
     script = _SCRIPT_AFTER.match(text, end)
-    return _suffix(text, end) if script is None else script[0]
-
-
-def _suffix(text: str, end: int) -> str:
+    if script is not None:
+        return script[0]
     if _PERCENT_AFTER.match(text, end):
         return "%"
     unit = _UNIT_AFTER.match(text, end)
@@ -277,15 +272,11 @@ def _suffix(text: str, end: int) -> str:
 def _tagged(text: str) -> str | None:
     """Return the content of the last `<answer>...</answer>`, or of the last two if a hedge joins
     them."""
-    marks = [Mark(x.start(), x.end(), x[1]) for x in _TAGS.finditer(text)][-2:]
-    if not marks:
-        return None
-    if is_denied(text, marks[-1].start):
-        return ""
-    last = marks[-1].content or ""
-    marks[-1] = marks[-1]._replace(content=_after_words(last) or stated(last) or last)
-    _, contents = _joined(text, marks, _HEDGE.search)
-    return _with_alternatives(text, None, ", ".join(contents), marks[-1].end)
+    marks = []
+    for tag in list(_TAGS.finditer(text))[-2:]:
+        content = _after_words(tag[1]) or stated(tag[1]) or tag[1]
+        marks.append(Mark(tag.start(), tag.end(), content))
+    return _marked(text, marks, _HEDGE.search)
 
 
 def _after_hashes(text: str) -> str | None:
@@ -311,7 +302,7 @@ def _after_words(text: str) -> str | None:
     formula = MATH.match(rest)
     if formula is not None:
         answer, end = _to_sentence_end(rest, formula)
-        return _with_alternatives(rest, None, answer, end)
+        return _with_alternatives(rest, 0, answer, end)
     first_line = rest.partition("\n")[0]
     if _CHOICES.fullmatch(first_line):
         return first_line
@@ -322,7 +313,7 @@ def _after_words(text: str) -> str | None:
     lines = rest.split("\n", maxsplit=10)
     if len(lines) > 1 and _LINE.fullmatch(lines[0]) and _LINE.fullmatch(lines[1]):
         answer = ", ".join(line.strip() for line in lines if _LINE.fullmatch(line))
-    return _with_alternatives(rest, None, answer, len(sentence))
+    return _with_alternatives(rest, 0, answer, len(sentence))
 
 
 def _to_sentence_end(rest: str, formula: re.Match[str]) -> tuple[str, int]:
@@ -360,17 +351,8 @@ _FURTHER = re.compile(r"[\d$]|\A(?:if|unless|or)\b", re.IGNORECASE)
 
 
 def _last_formula(text: str) -> str | None:
-    """Return the last formula of a short text, or the formulas joined to it, with an alternative
-    before it."""
     marks = [Mark(x.start(), x.end(), x[x.lastindex or 0]) for x in MATH.finditer(text)]
-    if not marks:
-        return None
-    start, contents = _joined(text, marks, _joins)
-    if is_denied(text, start) or is_taken_back(text, marks[-1].end):
-        return ""
-    contents[-1] += _suffix_or_script(text, marks[-1].end)
-    before = _HEDGE_BEFORE.search(text[:start])
-    return ", ".join([before[1], *contents] if before is not None else contents)
+    return _marked(text, marks, _joins)
 
 
 MAX_SENTENCE_CHARS = 300
@@ -466,7 +448,7 @@ _DENIED_AFTER = re.compile(
     re.IGNORECASE,
 )
 CONTEXT_CHARS = 100
-"""Characters before and after an answer that may deny it."""
+"""Characters before and after an answer that may deny it or name an alternative."""
 
 
 _REMARK = re.compile(

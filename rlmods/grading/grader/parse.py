@@ -14,8 +14,7 @@ or a computer algebra system.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 from rlmods.grading.grader.style import clean
@@ -34,8 +33,6 @@ from rlmods.grading.grader.syntax import (
     word_set,
 )
 
-MAX_DEPTH = 60
-"""Depth of the parser's recursion: 30 nested brackets."""
 RELATIONS = frozenset(("=", "<", ">", "<=", ">=", "!=", "~=", "in"))
 _CLOSING = {"(": ")", "[": "]", r"\{": r"\}", "{": "}"}
 _NO_ATOM = word_set("choose over mod pmod")
@@ -54,16 +51,18 @@ def parse(text: str, *, thousands: bool = True) -> Node:
     """Return the syntax tree of an answer. Raises ParseError for a text that is not an answer, too
     deep or too long."""
     parser = _Parser(tokenize(clean(text), thousands=thousands))
-    return check_height(parser.whole(parser.over))
+    try:
+        return check_height(parser.whole(parser.over))
+    except RecursionError:
+        raise ParseError("nested too deeply") from None
 
 
 class _Parser:
     """Position in a list of tokens, and a method for each rule of the grammar."""
 
-    def __init__(self, tokens: list[Token], depth: int = 0) -> None:
+    def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.position = 0
-        self.depth = depth
         self.inside_bars = False
 
     @property
@@ -98,15 +97,6 @@ class _Parser:
         if self.peek.kind != "end":
             raise ParseError(f"unexpected {self.peek.text!r}")
         return node
-
-    @contextmanager
-    def nested(self) -> Iterator[None]:
-        """Enter one level of recursion. Raises ParseError beyond MAX_DEPTH."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ParseError("nested too deeply")
-        yield
-        self.depth -= 1
 
     def over(self) -> Node:
         r"""Parse an answer, or two around the old TeX commands `\over` and `\choose`."""
@@ -204,8 +194,7 @@ class _Parser:
         minuses = 0
         while self.next_is("-", "+"):
             minuses += self.advance() == "-"
-        with self.nested():
-            node = self.postfix(self.atom())
+        node = self.postfix(self.atom())
         for _ in range(minuses):
             node = Node("neg", (node,))
         return node
@@ -251,12 +240,10 @@ class _Parser:
         r"""Parse the subscript of a name: an expression, or otherwise any text in braces, as of
         `S_{max}`."""
         start = self.position
-        depth = self.depth
         try:
             return self.script()
         except ParseError:
             self.position = start
-            self.depth = depth
         self.expect("{")
         level = 1
         while level:
@@ -265,25 +252,24 @@ class _Parser:
         return Node("text", text=self.text_since(start))
 
     def atom(self) -> Node:
-        with self.nested():
-            kind = self.peek.kind
-            if kind == "number":
-                return self.number_atom(number(self.advance()))
-            if kind == "name":
-                return self.symbol(self.advance())
-            if kind == "text":
-                return Node("text", text=self.advance())
-            if kind == "word":
-                return self.word(self.advance())
-            if kind == "begin":
-                return self.matrix(self.advance())
-            if self.next_is(*_CLOSING):
-                node = self.group()
-                bracketed = node.op == "number" and self.next_is("_")
-                return self.number_atom(node) if bracketed else node
-            if self.next_is("|") and not self.inside_bars:
-                return self.bars()
-            raise ParseError(f"unexpected {self.peek.text!r}")
+        kind = self.peek.kind
+        if kind == "number":
+            return self.number_atom(number(self.advance()))
+        if kind == "name":
+            return self.symbol(self.advance())
+        if kind == "text":
+            return Node("text", text=self.advance())
+        if kind == "word":
+            return self.word(self.advance())
+        if kind == "begin":
+            return self.matrix(self.advance())
+        if self.next_is(*_CLOSING):
+            node = self.group()
+            bracketed = node.op == "number" and self.next_is("_")
+            return self.number_atom(node) if bracketed else node
+        if self.next_is("|") and not self.inside_bars:
+            return self.bars()
+        raise ParseError(f"unexpected {self.peek.text!r}")
 
     def number_atom(self, node: Node) -> Node:
         if not node.text.isdecimal():
@@ -439,7 +425,7 @@ class _Parser:
         while self.peek.text != "d" or self.tokens[self.position + 1].kind != "name":
             self.advance()
         integrand = [*self.tokens[start : self.position], Token("end", "")]
-        inner = _Parser(integrand, self.depth)
+        inner = _Parser(integrand)
         body = inner.whole(inner.sum) if len(integrand) > 1 else number("1")
         self.advance()
         return Node("int", (low, high, body), self.advance())

@@ -66,12 +66,12 @@ def same_plain(answer: str, gold: str, rules: Rules = STRICT) -> bool | None:
         return _same_text(answer, gold)
     if rules.form == "number" and not _is_reduced(answer, answer_number):
         return False
-    if answer_number == gold_number:
-        return True
     digits = rules.repeating_digits
-    if _is_rounding(gold_number, answer, answer_number, digits):
-        return True
-    return _is_rounding(answer_number, gold, gold_number, digits)
+    return (
+        answer_number == gold_number
+        or _is_rounding(gold_number, answer, answer_number, digits)
+        or _is_rounding(answer_number, gold, gold_number, digits)
+    )
 
 
 def plain_number(text: str) -> Fraction | None:
@@ -153,9 +153,11 @@ def same_value(gold: Node, answer: Node, rules: Rules) -> bool:
         return same_value(gold.args[0], answer, rules) or _equal(gold, answer)
     if answer.op == "%" and gold.op != "%":
         return _equal(gold, answer)
-    if _equal(gold, answer) or _is_rounded_decimal(gold, answer, rules):
-        return True
-    return _is_rounded_decimal(answer, gold, rules)
+    return (
+        _equal(gold, answer)
+        or _is_rounded_decimal(gold, answer, rules)
+        or _is_rounded_decimal(answer, gold, rules)
+    )
 
 
 def _unit_factor(gold: Node, answer: Node, rules: Rules) -> Fraction | None:
@@ -192,14 +194,8 @@ def letters(node: Node) -> str | None:
 
 def _equal(gold: Node, answer: Node) -> bool:
     """Return True if equal at every random point at which both are real or both complex."""
-    if unknowns(gold) != unknowns(answer) and not _equal_at(gold, answer, range(2)):
-        return False  # without the cost of more points
-    return _equal_at(gold, answer, range(POINTS if unknowns(gold) | unknowns(answer) else 1))
-
-
-def _equal_at(gold: Node, answer: Node, points: range) -> bool:
     compared = 0
-    for point in points:
+    for point in range(POINTS if unknowns(gold) | unknowns(answer) else 1):
         is_optional = point >= POINTS - 2
         try:
             gold_value = evaluate(gold, point)
@@ -219,14 +215,13 @@ def _equal_at(gold: Node, answer: Node, points: range) -> bool:
 
 def _is_rounded_decimal(exact: Node, decimal: Node, rules: Rules) -> bool:
     literal = decimal.args[0] if decimal.op == "neg" else decimal
-    if literal.value is None or not re.fullmatch(r"\d*\.\d*", literal.text):
+    if not re.fullmatch(r"\d*\.\d*", literal.text) or free_names(exact) - {"e"}:
         return False
-    value = None if free_names(exact) - {"e"} else evaluate(exact)
-    if value is None or not is_real(value):
+    value = evaluate(exact)
+    if not is_real(value):
         return False
     digits = rules.repeating_digits if isinstance(value, Fraction) else rules.irrational_digits
-    rounded = -literal.value if decimal.op == "neg" else literal.value
-    return _is_rounding(value.real, literal.text, rounded, digits)
+    return _is_rounding(value.real, literal.text, evaluate(decimal), digits)
 
 
 def _is_rounding(exact: Value, literal: str, value: Fraction, digits: int) -> bool:
