@@ -53,5 +53,6 @@ def is_refused(answer: str, gold: str, rules: Rules, question: str) -> bool:
         if any(rule(answer, gold, question) for rule in (repeats, restates, misorders)):
             return True
         return rules.form != "any" and is_unevaluated(answer, gold, question)
-    except (ArithmeticError, ParseError):  # words, or a zeroth root, which has no normal form
+    except (ArithmeticError, ParseError, RecursionError):
+        # words, a zeroth root, which has no normal form, or 5!!!!!!
         return False

@@ -18,7 +18,7 @@ from rlmods.grading.time_limit import LateError, time_limit
 
 LIMIT_S = 2.0
 MAX_NODES = 80
-_LIMITS = word_set("sum prod int")
+_WORK = (("sum",), ("prod",), ("int",), ("call", "det"))
 _SINGLE = word_set("number name constant neg + * / ^ ! % call abs sum prod int matrix")
 Verdict = bool | Literal["sympy", "sympy timeout"]
 
@@ -52,18 +52,11 @@ def graded(answer: str, gold: str, rules: Rules = STRICT) -> Verdict:
 def _is_open(answer: Node, gold: Node) -> bool:
     """Return True if numbers do not decide, and the answer leaves no work that the gold has
     done."""
-    if (
-        answer.op not in _SINGLE
-        or gold.op not in _SINGLE
-        or len([*answer.walk(), *gold.walk()]) > MAX_NODES
-    ):
-        return False
-    for op in _LIMITS:
-        if answer.contains(op) and not gold.contains(op):
-            return False
-    if answer.contains("call", "det") and not gold.contains("call", "det"):
-        return False
-    if is_number(gold, reduced=False) or (gold.op == "matrix" and answer.op != "matrix"):
+    are_known = {answer.op, gold.op} <= _SINGLE
+    are_small = len([*answer.walk(), *gold.walk()]) <= MAX_NODES
+    leaves_work = any(answer.contains(*x) and not gold.contains(*x) for x in _WORK)
+    is_done = is_number(gold, reduced=False) or (gold.op == "matrix" and answer.op != "matrix")
+    if not (are_known and are_small) or leaves_work or is_done:
         return False
     return not (_has_value(answer) and _has_value(gold))
 

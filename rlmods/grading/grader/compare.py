@@ -87,7 +87,7 @@ def _same(comparison: Comparison, answer: str, gold: str) -> bool:
         try:
             if comparison(gold_node, parse(answer, thousands=thousands)):
                 return True
-        except ParseError:
+        except (ParseError, RecursionError):
             pass
     return False
 

@@ -27,7 +27,6 @@ from rlmods.grading.grader.syntax import (
     Node,
     ParseError,
     Token,
-    check_height,
     number,
     tokenize,
     word_set,
@@ -52,7 +51,7 @@ def parse(text: str, *, thousands: bool = True) -> Node:
     deep or too long."""
     parser = _Parser(tokenize(clean(text), thousands=thousands))
     try:
-        return check_height(parser.whole(parser.over))
+        return parser.whole(parser.over)
     except RecursionError:
         raise ParseError("nested too deeply") from None
 

@@ -191,26 +191,22 @@ def _between_formulas(match: re.Match[str]) -> str:
 def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     """Return an answer and its gold without style. Currency signs become units where the other text
     has another one, or words. Half of the day (`3:25 PM`) may be left out."""
-    answer, gold = (_LONE_DOLLAR.sub(r"\1\\$", text) for text in (answer, gold))
-    marks = set(_CURRENCY_SIGN.findall(answer))
-    gold_marks = set(_CURRENCY_SIGN.findall(gold))
-    has_words = _LETTER.search(gold if marks else answer) is not None
+    texts = [_LONE_DOLLAR.sub(r"\1\\$", text) for text in (answer, gold)]
+    marks = set(_CURRENCY_SIGN.findall(texts[0]))
+    gold_marks = set(_CURRENCY_SIGN.findall(texts[1]))
+    has_words = _LETTER.search(texts[1 if marks else 0]) is not None
     if marks != gold_marks and (has_words or (marks and gold_marks)):
-        answer = _CURRENCY.sub(_currency_unit, _CURRENCY_AFTER.sub(r"\2\1", answer))
-        gold = _CURRENCY.sub(_currency_unit, _CURRENCY_AFTER.sub(r"\2\1", gold))
-    if _LETTER_CHOICE.search(answer) or _LETTER_CHOICE.search(gold):
-        answer = _BOLD_LETTER.sub(r"\1", answer)
-        gold = _BOLD_LETTER.sub(r"\1", gold)
-    answer = clean(answer)
-    gold = clean(gold)
+        texts = [_CURRENCY_AFTER.sub(r"\2\1", text) for text in texts]
+        texts = [_CURRENCY.sub(_currency_unit, text) for text in texts]
+    if any(map(_LETTER_CHOICE.search, texts)):
+        texts = [_BOLD_LETTER.sub(r"\1", text) for text in texts]
+    answer, gold = map(clean, texts)
+    hours = (_HALF_DAY.sub(r"\1", answer), _HALF_DAY.sub(r"\1", gold))
     halves = _half_days(answer)
     gold_halves = _half_days(gold)
-    hours = (_HALF_DAY.sub(r"\1", answer), _HALF_DAY.sub(r"\1", gold))
     are_times = (":" in answer and ":" in gold) or all(map(_HOUR.fullmatch, hours))
-    if halves == gold_halves or (are_times and not (halves and gold_halves)):
-        answer = _HALF_DAY.sub(r"\1", answer)
-        gold = _HALF_DAY.sub(r"\1", gold)
-    return answer, gold
+    are_same = halves == gold_halves or (are_times and not (halves and gold_halves))
+    return hours if are_same else (answer, gold)
 
 
 def _half_days(text: str) -> list[str]:

@@ -176,8 +176,6 @@ def _word(letters: str, previous: Token) -> list[Token]:
 MAX_EXPONENT_DIGITS = 3
 """With the digits of one token, this stays below 4300 digits, the most that Python converts to
 text."""
-MAX_HEIGHT = 200
-"""Height of a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,14 +223,3 @@ def number(literal: str) -> Node:
         places = len(plain.partition(".")[2])
         value += Fraction(int(period), (10 ** len(period) - 1) * 10**places)
     return Node("number", text=literal, value=value)
-
-
-def check_height(root: Node) -> Node:
-    """Return `root`. Raises ParseError for a tree so high, as of 5!!!!!!, that recursion over it
-    could fail."""
-    level: tuple[Node, ...] = (root,)
-    for _ in range(MAX_HEIGHT):
-        level = tuple(arg for node in level for arg in node.args)
-        if not level:
-            return root
-    raise ParseError("nested too deeply")

@@ -143,8 +143,11 @@ def _base_units() -> dict[str, Unit]:
 
 _BASE = _base_units()
 _COMPOUND = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "fps": "ft/s"}
-_PREFIXES = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
-_ADJECTIVES = ("different", "distinct", "possible")
+_PREFIXES = {
+    **{"square": 2, "sq": 2, "cubic": 3, "cu": 3},
+    **dict.fromkeys(("different", "distinct", "possible"), 1),
+}
+"""Words before a unit, with the power that they give it."""
 _SUFFIXES = {"squared": 2, "cubed": 3}
 SYMBOLS = frozenset("msghLlKJNWVA")
 """Units of one letter: a unit where they are set upright after a number, otherwise a name."""
@@ -175,8 +178,6 @@ def read_unit(text: str) -> Unit | None:
         position = match.end()
         if match["over"]:
             sign = -1
-        elif match["word"] in _ADJECTIVES:
-            continue
         elif match["word"] in _PREFIXES:
             prefix = _PREFIXES[match["word"]]
         elif match["word"]:
@@ -302,7 +303,13 @@ def _parts(text: str) -> list[Part]:
         match = _QUANTITY.match(text, position)
         if match is None or match.end() == match.end("value") < len(text):
             return []
-        words = _GAP.sub(_gap, match["unit"] or "").replace(r"\Omega", "ohm").strip()
+        words = (
+            _GAP.sub(
+                lambda gap: "*" if "cdot" in gap[0] else " " * bool(gap[0]), match["unit"] or ""
+            )
+            .replace(r"\Omega", "ohm")
+            .strip()
+        )
         scale = _SCALE.match(words)
         power = 0 if scale is None else _SCALES[scale[1]]
         words = _SCALE.sub("", words)
@@ -310,10 +317,6 @@ def _parts(text: str) -> list[Part]:
         parts.append(Part(match["value"], power, words, is_glued, read_unit(words or "unit")))
         position = match.end()
     return parts
-
-
-def _gap(match: re.Match[str]) -> str:
-    return "*" if "cdot" in match[0] else " " * bool(match[0])
 
 
 def _kind(words: str, is_glued: bool, in_text: bool) -> Literal["certain", "letter", "letters"]:
@@ -328,18 +331,12 @@ def _kind(words: str, is_glued: bool, in_text: bool) -> Literal["certain", "lett
 def _total(parts: Sequence[Part]) -> Fraction | None:
     """Return the sum of quantities in the first unit; None if each is not less than one of the unit
     before it."""
-    total = Fraction(0)
-    previous: Unit | None = None
-    for part in parts:
-        plain = part.value.replace(",", "")
-        unit = part.unit
-        if unit is None or part.power or not part.words or not _PLAIN.fullmatch(plain):
+    values = [part.value.replace(",", "") for part in parts]
+    units = [part.unit for part in parts if part.unit is not None and part.words and not part.power]
+    if len(units) < len(parts) or not all(map(_PLAIN.fullmatch, values)):
+        return None
+    sizes = [Fraction(value) * unit.factor for value, unit in zip(values, units, strict=True)]
+    for before, unit, size in zip(units, units[1:], sizes[1:], strict=False):
+        if before.powers != unit.powers or max(unit.factor, size) >= before.factor:
             return None
-        size = Fraction(plain) * unit.factor
-        if previous is None:
-            first = unit
-        elif previous.powers != unit.powers or max(unit.factor, size) >= previous.factor:
-            return None
-        total += size
-        previous = unit
-    return total / first.factor
+    return sum(sizes) / units[0].factor
