@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rlmods.grading.grader.compare import equation_value, same_answer
+from rlmods.grading.grader.compare import same_answer, strict
 from rlmods.grading.grader.evaluate import evaluate
 from rlmods.grading.grader.numbers import THREAD
 from rlmods.grading.grader.parse import parse
@@ -32,7 +32,7 @@ def graded(answer: str, gold: str, rules: Rules = STRICT) -> Verdict:
         return False
     try:
         THREAD.reset()
-        answer_node, gold_node = (equation_value(parse(x)) for x in clean_pair(answer, gold))
+        answer_node, gold_node = (strict.equation_value(parse(x)) for x in clean_pair(answer, gold))
     except ParseError:
         return False
     if not _is_open(answer_node, gold_node):

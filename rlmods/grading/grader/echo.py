@@ -12,13 +12,13 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 
-from rlmods.grading.grader.compare import Comparison, equation_value
+from rlmods.grading.grader.compare import strict
 from rlmods.grading.grader.evaluate import evaluate, unknowns
 from rlmods.grading.grader.normal import Product, normal_form
 from rlmods.grading.grader.numbers import THREAD, close, is_integer
 from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.realset import real_set
-from rlmods.grading.grader.rules import STRICT, is_number
+from rlmods.grading.grader.rules import is_number
 from rlmods.grading.grader.style import MATH, clean, compact, flat, plain_characters
 from rlmods.grading.grader.syntax import FUNCTIONS, Node, ParseError
 from rlmods.grading.grader.values import plain_number
@@ -94,7 +94,7 @@ def misorders(answer: str, gold: str, question: str) -> bool:
         return False
     answers, golds = (list(_members(_parsed(text))) for text in (answer, gold))
     pairs = zip(golds, answers, strict=False)
-    return len(golds) > 1 and not all(Comparison(STRICT).same_item(*pair) for pair in pairs)
+    return len(golds) > 1 and not all(strict.same_item(*pair) for pair in pairs)
 
 
 @lru_cache(maxsize=4096)
@@ -154,7 +154,7 @@ def _expressions(text: str) -> list[Node] | None:
 def _members(node: Node) -> Iterator[Node]:
     if node.op == "rel":
         try:
-            node = equation_value(node)
+            node = strict.equation_value(node)
         except ParseError:
             return
     if node.op in _COLLECTIONS:

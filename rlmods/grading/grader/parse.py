@@ -110,9 +110,9 @@ class _Parser:
         items = [self.relation()]
         separators = set()
         while self.peek.kind == "separator":
-            while self.peek.kind == "separator":
-                separators.add(self.advance())
-            items.append(self.relation())
+            separators.add(self.advance())
+            if self.peek.kind != "separator":
+                items.append(self.relation())
         if len(items) == 1:
             return items[0]
         return Node("list", tuple(items), "or" if "or" in separators else "and")
@@ -190,13 +190,11 @@ class _Parser:
                 return " ".join(words)
 
     def factor(self) -> Node:
-        minuses = 0
-        while self.next_is("-", "+"):
-            minuses += self.advance() == "-"
-        node = self.postfix(self.atom())
-        for _ in range(minuses):
-            node = Node("neg", (node,))
-        return node
+        if self.accept("+"):
+            return self.factor()
+        if self.accept("-"):
+            return Node("neg", (self.factor(),))
+        return self.postfix(self.atom())
 
     def postfix(self, node: Node) -> Node:
         while self.next_is("^", "!", "%", "°"):
