@@ -83,8 +83,7 @@ def restates(answer: str, gold: str, question: str) -> bool:
     quantities = _QUANTITY.findall(_joined(answer))
     if quantities:
         return all(quantity in _joined(question) for quantity in quantities)
-    members = list(_members(_parsed(answer)))
-    is_plain = all(node.op == "ratio" or is_number(node, reduced=False) for node in members)
+    is_plain = all(x.op == "ratio" or is_number(x, reduced=False) for x in _stated(answer))
     return is_plain and _REWRITE.search(question) is not None
 
 
@@ -92,9 +91,8 @@ def misorders(answer: str, gold: str, question: str) -> bool:
     """Return True for a list in another order than the gold, where the question asks for one."""
     if _ORDER.search(question) is None:
         return False
-    answers, golds = (list(_members(_parsed(text))) for text in (answer, gold))
-    pairs = zip(golds, answers, strict=False)
-    return len(golds) > 1 and not all(strict.same_item(*pair) for pair in pairs)
+    golds = _stated(gold)
+    return len(golds) > 1 and not all(map(strict.same_item, golds, _stated(answer)))
 
 
 @lru_cache(maxsize=4096)
@@ -117,9 +115,9 @@ def is_unevaluated(answer: str, gold: str, question: str) -> bool:
     question has it too. Without a question nothing is unevaluated."""
     if not _KNOWN.search(question) or not _is_expression(answer, gold):
         return False
+    members = _stated(answer)
+    gold_members = _stated(gold)
     THREAD.reset()
-    members = list(_members(_parsed(answer)))
-    gold_members = list(_members(_parsed(gold)))
     left = _work(members) - _work(gold_members)
     has_factors = _num_factors(members) >= _num_factors(gold_members)
     if left & _ALWAYS or (_FACTOR.search(question) and not has_factors):
@@ -136,19 +134,19 @@ def _is_expression(answer: str, gold: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> Node:
-    return parse(text)
+def _stated(text: str) -> tuple[Node, ...]:
+    """Return the members of an answer, of an equation the value."""
+    THREAD.reset()
+    return tuple(_members(parse(text)))
 
 
 def _expressions(text: str) -> list[Node] | None:
-    """Return the members of an answer that are expressions, of an equation the value; None for a
-    text outside the grammar."""
+    """Return the members of an answer that are expressions; None for a text outside the
+    grammar."""
     try:
-        node = _parsed(text)
+        return [member for member in _stated(text) if not _is_atom(member)]
     except ParseError:
         return None
-    THREAD.reset()
-    return [member for member in _members(node) if not _is_atom(member)]
 
 
 def _members(node: Node) -> Iterator[Node]:
@@ -302,15 +300,9 @@ def _kinds_of_product(node: Node) -> Iterator[str]:
     operands = node.args[1:] if node.op == "/" else node.args
     if any(operand.value == 1 for operand in operands):
         yield "uncollected"
-    multiplied = [factor for factor, power in factors if power > 0]
-    if not unknowns(node) and (
-        _num_of("number", multiplied) > 1 or _num_of("call", multiplied) > 1
-    ):
+    multiplied = [x.op for x, power in factors if power > 0 and x.value != 1]
+    if not unknowns(node) and max(multiplied.count("number"), multiplied.count("call")) > 1:
         yield "uncollected"
-
-
-def _num_of(op: str, nodes: Iterable[Node]) -> int:
-    return sum(node.op == op and node.value != 1 for node in nodes)
 
 
 def _factors(node: Node, power: int = 1) -> Iterator[tuple[Node, int]]:

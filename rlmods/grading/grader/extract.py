@@ -88,8 +88,7 @@ _FILLER = re.compile(
 )
 
 
-_QED_SIGN = r"\\(?:blacksquare|square|Box|qed)"
-_QED = re.compile(rf"(?:\${_QED_SIGN}\$|{_QED_SIGN})\Z")
+_QED = re.compile(r"(\$?)\\(?:blacksquare|square|Box|qed)\1\Z")
 _JOY = "✅✓✔⭐✨🎉🎊👍\ufe0f" + "".join(map(chr, range(0x1F600, 0x1F610))) + " \t\r\n"
 """Signs of joy, and the space between them."""
 _QUOTED = re.compile(r"^> ?(?=\*\*|[A-Za-z$\\])", re.MULTILINE)
@@ -115,10 +114,9 @@ _CHANGED_AFTER = re.compile(
 )
 """What makes an answer a part of an expression."""
 _SCALED = re.compile(
-    r"(?:[ \t$*_~]|\\[)\]])*((?:hundred|thousand|million|billion|trillion|dozen)\b(?: [a-z]+)?"
-    r"|[A-Za-z]{2,}(?:/[A-Za-z]+)?(?:\^\{?[23]\}?)?)(?=[\s$.,;:!)*]|\Z)"
+    r"(?:[ \t$*_~]|\\[)\]])*((?P<scale>hundred|thousand|million|billion|trillion|dozen)\b"
+    r"(?: [a-z]+)?|[A-Za-z]{2,}(?:/[A-Za-z]+)?(?:\^\{?[23]\}?)?)(?=[\s$.,;:!)*]|\Z)"
 )
-_SCALES = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|dozen)\b")
 _JOINER = re.compile(r"\s*(?:,\s*(?:(?:and|or)\b)?|;|and\b|or\b)\s*")
 _CHOICES = re.compile(r"\(?[A-Z]\)?(?:[.,;/\s]+\(?[A-Z]\)?){1,10}[.\s]*", re.ASCII)
 _LINE = re.compile(r"\s*\$?[-+]?[\d\\][^A-Za-z\n]{0,40}\$?\s*")
@@ -261,9 +259,8 @@ def _suffix(text: str, end: int) -> str:
     unit = _UNIT_AFTER.match(text, end)
     words = _SCALED.match(text, end)
     if unit is None and words is not None:
-        scales = _SCALES.search(words[1]) is not None
         is_unit = words[1] not in ("in", "per") and read_unit(words[1]) is not None
-        return rf"\text{{ {words[1]}}}" if scales or is_unit else ""
+        return rf"\text{{ {words[1]}}}" if words["scale"] or is_unit else ""
     if unit is None or read_unit(unit[1].replace("~", " ")) is None:
         return ""
     return unit[0].replace("$", "")
@@ -355,7 +352,6 @@ def _last_formula(text: str) -> str | None:
     return _marked(text, marks, _joins)
 
 
-MAX_SENTENCE_CHARS = 300
 MAX_WORDS_AFTER = 12
 """Words that may follow the number of a sentence: "18 marbles left in the bag"."""
 
@@ -472,7 +468,7 @@ def is_taken_back(text: str, end: int) -> bool:
 def concluded(text: str) -> str | None:
     """Return the number that a last sentence states which begins with "Therefore", "Thus" or
     "Hence"."""
-    end = _POLITE.sub("", text[-2 * MAX_SENTENCE_CHARS :]).strip()
+    end = _POLITE.sub("", text[-2 * MAX_UNMARKED_CHARS :]).strip()
     *before, sentence = _CONCLUSION.split(end)
     return _of_sentence(sentence) if before else None
 

@@ -7,7 +7,6 @@ import re
 
 from rlmods.grading.grader.style import flat
 
-_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _NUMBER = r"\d+(?:\.\d+)?"
 _LITERAL = re.compile(
     rf"\d+(?: ?- ?\d+){{1,4}}|\d+ ?/ ?\d+ ?/ ?\d+|\d+(?:\.\d+){{2,}}|v\d+(?:\.\d+)+"
@@ -15,7 +14,7 @@ _LITERAL = re.compile(
     rf"|{_NUMBER} (?P<word>to|of|in|by|out of|from|per) {_NUMBER}",
     re.ASCII,
 )
-_MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DAY = r"(?:\d{1,2}(?:st|nd|rd|th)?,?)"
 _DATE = re.compile(
     rf"(?:(?:the )?{_DAY} (?:of )?{_MONTH}(?:,? \d{{1,4}})?|{_MONTH} {_DAY}(?:,? \d{{1,4}})?"

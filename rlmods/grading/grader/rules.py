@@ -16,7 +16,7 @@ class Rules:
     """Leniency of the comparison of an answer with its gold. The defaults are the strict ones: a
     policy finds whatever is lenient.
 
-    Raises: ValueError for an unknown form or a number of digits below 1.
+    Raises: ValueError for an unknown form.
     """
 
     form: Form = "number"
@@ -41,9 +41,6 @@ class Rules:
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
             raise ValueError(f"form={self.form!r} must be one of {', '.join(get_args(Form))}")
-        for name in ("irrational_digits", "repeating_digits"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
 
 STRICT = Rules()

@@ -26,28 +26,30 @@ MATH = re.compile(
 BOLD = re.compile(r"(?<!\w)\*\*|\*\*(?!\w)")
 WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _SPACES = re.compile(r"(?:\\[ ,;:!]|[\s~\f])+")
-_SWITCH = re.compile(
-    r"\\(?:(?:display|text|script|scriptscript)style|footnotesize|scriptsize|normalsize|normalfont"
-    r"|tiny|small|[lL]arge|LARGE|[hH]uge|bf(?:series)?|it(?:shape)?|rm(?:family)?|sf|tt|em"
-    r"|boldmath|centering|(?:math)?strut|nonumber|notag|noindent|no?limits|limits|left\.?|right\.?"
-    r"|middle|[bB]igg?[lrm]?|thinspace)(?![A-Za-z])"
+_STYLE = (
+    # commands that only change how what follows looks
+    re.compile(
+        r"\\(?:(?:display|text|script|scriptscript)style|footnotesize|scriptsize|normalsize"
+        r"|normalfont|tiny|small|[lL]arge|LARGE|[hH]uge|bf(?:series)?|it(?:shape)?|rm(?:family)?|sf|tt|em"
+        r"|boldmath|centering|(?:math)?strut|nonumber|notag|noindent|no?limits|limits|left\.?"
+        r"|right\.?|middle|[bB]igg?[lrm]?|thinspace)(?![A-Za-z])"
+    ),
+    re.compile(
+        r"\\(?:text)?color(?:box)?\s*(?:\[[^\[\]{}]*\]\s*)?\{[^{}]*\}"
+        r"|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}"
+    ),
+    # commands with an argument, in braces, that is what counts
+    re.compile(
+        r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol"
+        r"|mathnormal|mathcal|mathop|mathord|vec|overrightarrow|smash)\*?(?![A-Za-z])\s*"
+    ),
 )
-"""Commands that only change how what follows looks."""
 _APART = re.compile(
     r"\\(?:hfill|enspace|therefore)(?![A-Za-z])|\\q?quad(?![A-Za-z](?!_))"
     r"|\\(?:hspace|vspace|kern|[hv]?phantom|label|tag)\*?\s*\{[^{}]*\}"
 )
 """Wide spaces, and invisible commands with their argument. They become form feeds, over which no
 product reaches (`tokenize`)."""
-_COLOUR = re.compile(
-    r"\\(?:text)?color(?:box)?\s*(?:\[[^\[\]{}]*\]\s*)?\{[^{}]*\}"
-    r"|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}"
-)
-_WRAPPER = re.compile(
-    r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol|mathnormal"
-    r"|mathcal|mathop|mathord|vec|overrightarrow|smash)\*?(?![A-Za-z])\s*"
-)
-"""Commands whose argument, in braces, is what counts."""
 _NUMBER_SETS = re.compile(
     r"\\(?:mathbb|mathbf|mathds|Bbb|bb)\s*(?:\{\s*([RZNQC])\s*\}|([RZNQC])(?![A-Za-z]))"
     r"|\\([RZNQ])(?![A-Za-z])|([ℝℤℕℚℂ])"
@@ -148,7 +150,7 @@ def clean(text: str) -> str:
     text = _DEGREES.sub("°", text)
     if "\\" in text:
         text = _APART.sub("\f", text)
-        for pattern in (_SWITCH, _COLOUR, _WRAPPER):
+        for pattern in _STYLE:
             text = pattern.sub(" ", text)
     text = _BRACED_MARK.sub(r"\1", text)
     text = _SPACED_THOUSANDS.sub(lambda match: _SPACE.sub("", match[0]), text)

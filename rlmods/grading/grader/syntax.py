@@ -53,6 +53,7 @@ _SHARED = {
     **_tokens("word", "pi infty infinity:infty inf:infty oo:infty reals"),
     **_tokens("word", "emptyset varnothing:emptyset"),
     **_tokens("separator", "and or"),
+    **_tokens("op", "percent:% pct:% %"),
 }
 """Names that mean the same with and without a backslash."""
 _COMMANDS = {
@@ -74,7 +75,6 @@ _COMMANDS = {
     **_tokens("name", "triangle odot integers naturals rationals complexes"),
     **_tokens("name", "ldots dots:ldots cdots:ldots"),
 }
-_PERCENT = {name: Token("op", "%") for name in ("percent", "pct", "%")}
 NEGATIONS = word_set("not no isnt never wrong incorrect false except without unlike")
 """Words that reverse what they are written beside, so that `\\text{Not } = 5` is not a label of
 5."""
@@ -157,15 +157,14 @@ def _prose(words: str, previous: Token) -> list[Token]:
         return [Token("text", words)]
     if len(words) == 1 and words.isalpha():
         return [Token("name", words)]
-    known = _SHARED.get(words) or _PERCENT.get(words)
-    return [known or Token("text", words)]
+    return [_SHARED.get(words) or Token("text", words)]
 
 
 def _word(letters: str, previous: Token) -> list[Token]:
     """Return the tokens of a run of letters: a function, a constant, a separator, a unit, prose, or
     otherwise a product of symbols."""
     after_number = previous.kind == "number"
-    known = _SHARED.get(letters) or _PERCENT.get(letters)
+    known = _SHARED.get(letters)
     if known is not None and not (letters in ("sec", "min") and after_number):
         return [known]
     if len(letters) > 3 or (letters in WORDS and (after_number or len(letters) > 1)):

@@ -30,12 +30,11 @@ _ANY_CASE = re.compile(r"[A-Z][a-z]+|.*[A-Za-z]{4}.*")
 """Words compared without regard to case: Yes, even; but not X and x, or AB and ab."""
 _SHORT_WORDS = frozenset(("yes", "no", "odd", "even", "true", "false", "none"))
 """Words as short as symbols, compared without regard to case."""
-_NUMERAL_WORDS = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
-    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen"),
-    *("nineteen", "twenty"),
+_NUMERALS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
 )
-NUMERALS = {word: str(number) for number, word in enumerate(_NUMERAL_WORDS)}
+NUMERALS = {word: str(number) for number, word in enumerate(_NUMERALS.split())}
 _NOT_A_NUMBER = frozenset(("", "nan", "+nan", "-nan", "null"))
 
 
