@@ -238,9 +238,8 @@ def main(descriptor: str, module: str, function: str) -> None:
     connection.set_inheritable(False)  # else a process that the function leaves keeps it open
     os.dup2(2, 1)  # output of the function is no output of the trainer
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, MEMORY_BYTES)
-    if soft == resource.RLIM_INFINITY or soft > limit:
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    limits = [x for x in (soft, hard, MEMORY_BYTES) if x != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     target = getattr(importlib.import_module(module), function)
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from rlmods.grading.grader.evaluate import calculate
-from rlmods.grading.grader.syntax import ParseError
+from rlmods.grading.grader.syntax import ParseError, word_set
 from rlmods.grading.sandbox.run import Limits, call_function, check
 from rlmods.grading.sandbox.wire import encode, refuse
 
@@ -29,11 +29,10 @@ EVALUATED_TASKS = ("binary_matrix", "n_queens", "spiral_matrix", "string_inserti
 """Tasks whose scorers evaluate the answer: as arithmetic on the prompt's numbers, as a formula of
 sympy, as a literal of Python."""
 BOOLEANS = ("true", "false", "yes", "no")
-_FUNCTIONS = """
-exp log ln sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh coth sech csch asinh
-acosh atanh sqrt Abs abs erf erfi Si Ci pi
-"""
-FUNCTIONS = frozenset(_FUNCTIONS.split())
+FUNCTIONS = word_set(
+    "exp log ln sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh coth sech "
+    "csch asinh acosh atanh sqrt Abs abs erf erfi Si Ci pi"
+)
 """Names in formulas, besides variables."""
 
 _NOT_FINITE = re.compile(

@@ -60,6 +60,7 @@ _SAME_NOTATION = (
 )
 """Ways to write the same in a text outside the grammar."""
 _NAME = re.compile(r"\A[A-Za-z](?:\([A-Za-z]\))?(?:=|\\sim)")
+_TIME = re.compile(r"(?:[01]?\d|2[0-4]):[0-5]\d")
 _SET_OPERATIONS = ("cup", "cap", "setminus")
 
 
@@ -337,11 +338,7 @@ def _is_factor(value: Value) -> bool:
 
 
 def _is_time(node: Node) -> bool:
-    hours = node.args[0].text
-    minutes = node.args[-1].text
-    if len(node.args) != 2 or not (hours.isdecimal() and minutes.isdecimal()):
-        return False
-    return len(minutes) == 2 and int(hours) <= 24 and int(minutes) < 60
+    return _TIME.fullmatch(":".join(arg.text for arg in node.args)) is not None
 
 
 def _is_set(node: Node) -> bool:
@@ -384,26 +381,22 @@ def _same_up_to_a_factor(gold: Node, answer: Node) -> bool:
     reverses an inequality."""
     if free_names(gold) != free_names(answer) or not free_names(gold):
         return False
-    factor: Value = None
+    factors: list[Value] = []
     for point in range(POINTS):
-        gold_value = _difference(gold, point)
-        answer_value = _difference(answer, point)
-        if gold_value is None or answer_value is None:
+        differences = [_difference(relation, point) for relation in (answer, gold)]
+        if not all(map(_is_factor, differences)):
             return False
-        ratio = divide(answer_value, gold_value)
-        if factor is not None and not close(factor, ratio):
+        factors.append(divide(*differences))
+        if not close(factors[0], factors[-1]):
             return False
-        factor = ratio
-    if not (is_real(factor) and as_mp(factor).real > 0):
+    if not (is_real(factors[0]) and as_mp(factors[0]).real > 0):
         return answer.text == FLIPPED.get(gold.text)
     return gold.text in FLIPPED and answer.text == gold.text
 
 
-def _difference(relation: Node, point: int) -> Value | None:
-    """Return the difference of both sides, None if it is 0 or not a finite number."""
+def _difference(relation: Node, point: int) -> Value:
     left, right = relation.args
-    value = evaluate(Node("+", (left, Node("neg", (right,)))), point)
-    return value if _is_factor(value) else None
+    return evaluate(Node("+", (left, Node("neg", (right,)))), point)
 
 
 def _key(node: Node) -> object:

@@ -129,10 +129,8 @@ class _Evaluator:
         """Return e, i, or a rational in (0.2, 2.3) for another name. At the last two points it is
         negative for half of the names, at each for the other half: every name is negative once, and
         names next to each other in the alphabet, such as x and y, are negative one at a time."""
-        if node.text == "e" and not args:
-            return mp().e + 0
-        if node.text == "i" and not args:
-            return mp().mpc(0, 1)
+        if node.text in ("e", "i") and not args:
+            return mp().e + 0 if node.text == "e" else mp().mpc(0, 1)
         name = node.text
         if args or node.op == "apply":
             name += str(list(map(str, args)))

@@ -12,7 +12,6 @@ from rlmods.grading.grader.style import TEXT
 from rlmods.grading.grader.units import WORDS, read_unit
 
 MAX_TOKENS = 400
-MAX_DIGITS = 400
 
 
 class ParseError(ValueError):
@@ -117,8 +116,7 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
             matched = matched.split(",", 1)[0]
             position = match.start() + len(matched)
         found = _classify(match, matched, tokens[-1] if tokens else Token("end", ""))
-        is_number = match.lastgroup in ("number", "period")
-        if len(tokens) > MAX_TOKENS or (is_number and len(matched) > MAX_DIGITS):
+        if len(tokens) > MAX_TOKENS:
             raise ParseError("too long")
         if apart and found:
             found[0] = replace(found[0], apart=True)
@@ -173,7 +171,7 @@ def _word(letters: str, previous: Token) -> list[Token]:
 
 
 MAX_EXPONENT_DIGITS = 3
-"""With the digits of one token, this stays below 4300 digits, the most that Python converts to
+"""With the characters of an answer, this stays below 4300 digits, the most that Python converts to
 text."""
 
 

@@ -134,10 +134,9 @@ def same_value(gold: Node, answer: Node, rules: Rules) -> bool:
         return gold.op == "base" and answer.op == "number" and gold.text == answer.text
     if "text" in (gold.op, answer.op):
         return gold.op == answer.op and gold.text.casefold() == answer.text.casefold()
-    if gold.op == "*" and gold.text == "adjacent":
-        word = letters(gold)
-        if word is not None:
-            return word == letters(answer)
+    word = letters(gold) if gold.text == "adjacent" else None
+    if word is not None:
+        return word == letters(answer)
     factor = _unit_factor(gold, answer, rules)
     if factor is None:
         return False
@@ -168,12 +167,8 @@ def _unit_factor(gold: Node, answer: Node, rules: Rules) -> Fraction | None:
     if answer.op != "unit" or (gold.op == "unit" and _words(answer) == _words(gold)):
         return Fraction(1)
     unit = read_unit(answer.text)
-    if unit is None:
-        return Fraction(1) if rules.any_unit else None
-    if gold.op != "unit":
-        return Fraction(1)
-    gold_unit = read_unit(gold.text)
-    if gold_unit is None:
+    gold_unit = read_unit(gold.text) if gold.op == "unit" else unit
+    if unit is None or gold_unit is None:
         return Fraction(1) if rules.any_unit else None
     return unit.factor / gold_unit.factor if unit.powers == gold_unit.powers else None
 
