@@ -1,7 +1,5 @@
 """Worker side of `Isolated`. Imports no torch; a reward imports what it needs."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from types import SimpleNamespace

@@ -7,8 +7,6 @@ rlmods.grading.pool DESCRIPTOR MODULE FUNCTION`. They use neither fork (torch ha
 processes such as a DataLoader's workers). A worker exits when its parent does, even in the middle
 of a call."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -6,8 +6,6 @@ take any text for True. So an answer is refused, for all tasks, if it has NaN, i
 that overflow, or if the gold is a number, a truth value or a list of numbers and the answer is not.
 Answers that are evaluated must be arithmetic or formulas."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from decimal import Decimal

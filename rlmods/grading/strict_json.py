@@ -1,7 +1,5 @@
 """Strict JSON parser, and JSON schema validation for worker processes. Does not import torch."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Time limit of a block of Python in the main thread."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """The worker side of tools: calls of functions whose results are text, and the functions that ship
 with the package. Imports no torch; a tool imports what it needs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from importlib import import_module

@@ -1,8 +1,6 @@
 """The part of a response that is graded: its first turn, and in that the text after the
 thoughts."""
 
-from __future__ import annotations
-
 import re
 
 _NOT_A_TURN = (

@@ -1,8 +1,6 @@
 """sympy decides sums, products and integrals with symbolic bounds, determinants, powers and inverses
 of matrices, in bounded time."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

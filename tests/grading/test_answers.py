@@ -1,8 +1,6 @@
 """The grader with its default rules on responses that a person would grade without doubt
 (`answers.jsonl`): honest ones in the styles of models, hostile ones by the hole they try."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Properties: any text gets a verdict in bounded time, and none is executed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """Words of the question count as units of an answer, words that change its number do not; the name
 of what is asked is a label."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Comparison of answers: tables of equal and of different ones, and bounded time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

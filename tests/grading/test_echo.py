@@ -1,8 +1,6 @@
 """Answers that repeat the question or leave its work to the reader earn nothing; the work done
 does."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlmods.grading.grader import Rules, verify

@@ -1,7 +1,5 @@
 """Extraction of the final answer: markers, sentences, denials, and linear time."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

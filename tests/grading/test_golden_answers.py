@@ -1,8 +1,6 @@
 """Agreement with answers graded by hand: `shared/golden/math_answers.jsonl`, next to the
 repository."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

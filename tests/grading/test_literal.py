@@ -1,7 +1,5 @@
 """Dates, scores, ranges, versions, phone numbers and ratios in words are compared as written."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlmods.grading.grader import CLOSED_FORMS, same_answer

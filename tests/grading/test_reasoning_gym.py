@@ -1,7 +1,5 @@
 """Forms of answers to reasoning-gym tasks, and their scoring in the sandbox."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path

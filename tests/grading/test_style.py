@@ -1,8 +1,6 @@
 """Unusual notations of right answers, beside wrong answers that resemble them, under the default
 rules."""
 
-from __future__ import annotations
-
 import string
 
 import pytest

@@ -1,7 +1,5 @@
 """A block ends at its time limit, wherever the alarm finds it."""
 
-from __future__ import annotations
-
 import gc
 import time
 

@@ -1,7 +1,5 @@
 """Tools that ship with the package, and results as texts."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

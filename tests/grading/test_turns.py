@@ -1,7 +1,5 @@
 """What a response says after the end of its turn earns nothing, whichever reward reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Quantities in plain letters, phrases that are no products, and what a gold carries that an answer
 may leave out."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """No answer is paid for two golds of different value, and no trivial one for any."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

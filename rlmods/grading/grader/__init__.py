@@ -4,8 +4,6 @@ values, numbers, evaluate, realset).
 Importing it loads neither torch nor any other slow package. No text is ever evaluated as code.
 """
 
-from __future__ import annotations
-
 from rlmods.grading.grader.asked import as_asked
 from rlmods.grading.grader.compare import same_answer
 from rlmods.grading.grader.echo import is_unevaluated, misorders, repeats, restates

@@ -3,8 +3,6 @@ bounds, determinants, powers and inverses of matrices.
 
 sympy is slow, so it runs in worker processes only, and stops after `LIMIT_S`."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from rlmods.grading.grader.compare import same_answer, strict

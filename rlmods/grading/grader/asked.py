@@ -2,8 +2,6 @@
 question asks for clips, the unit that is asked, as in "40%", and the name of what is asked, as in
 "m + n = 33" or "dy/dx = 2x"."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

@@ -4,8 +4,6 @@ without an edit that computes nothing, and an expression whose evaluation is lef
 Both have the right value. They are refused because a policy finds them without solving anything.
 The functions raise ParseError for a text outside the grammar, which is neither."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction

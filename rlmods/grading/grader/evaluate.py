@@ -5,8 +5,6 @@ Two expressions that agree at several random points are taken to be equal (Schwa
 Unlike simplification by a computer algebra system, this decides every pair in bounded time,
 including trigonometric and logarithmic expressions."""
 
-from __future__ import annotations
-
 import hashlib
 import operator
 import os

@@ -9,8 +9,6 @@ A plain sentence states its only number after "is", "equals", "has" and similar 
 "remain": "The total is 18 dollars." A sentence that denies, doubts or restricts it states nothing:
 "It cannot be 18.", "It is 18 if it rains." """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

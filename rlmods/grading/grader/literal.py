@@ -1,8 +1,6 @@
 """Golds that are read as they are written, not as arithmetic: dates, scores, ranges, versions,
 phone numbers, and ratios in words."""
 
-from __future__ import annotations
-
 import re
 
 from rlmods.grading.grader.style import flat

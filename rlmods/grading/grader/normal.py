@@ -5,8 +5,6 @@ are computed, and equal terms and factors collected.
 It serves to recognise a copy, not to prove equality: roots of powers are taken apart without regard
 to signs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace

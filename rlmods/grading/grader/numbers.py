@@ -1,8 +1,6 @@
 """Arithmetic on exact rationals and 100-digit numbers, and on matrices of them, in bounded time and
 space."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Sequence

@@ -12,8 +12,6 @@ or a computer algebra system.
     factor   = "-" factor | atom ("^" factor | "!" | "%")*
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

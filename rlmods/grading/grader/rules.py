@@ -1,7 +1,5 @@
 """Which unusual forms of a right answer are accepted: the rules, and the forms of numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import gcd
 from typing import Literal, get_args

@@ -4,8 +4,6 @@ signs and unusual Unicode.
 All patterns are applied to texts of at most `MAX_CHARS` characters.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from functools import lru_cache

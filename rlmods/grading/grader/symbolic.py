@@ -3,8 +3,6 @@
 sympy never reads text: its objects are built from our own syntax tree, by constructors that are
 called with numbers and symbols of our own."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any

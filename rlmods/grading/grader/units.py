@@ -5,8 +5,6 @@ Other words after a number are no units. A unit of one letter may be a symbol: `
 5 times m. So the text is compared first as it is, and then as a quantity where one of the two texts
 settles that it is one."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

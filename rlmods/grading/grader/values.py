@@ -1,8 +1,6 @@
 """Comparison of single values: numbers, percentages, units, expressions, words, and rounded
 decimals."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 
