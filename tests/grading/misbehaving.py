@@ -1,7 +1,5 @@
 """Functions that hang, crash and misuse their process, called by name in the workers of a pool."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -164,9 +164,7 @@ def test_a_rule_is_set_by_its_name() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "override", ["rules.form=words", "+rules.lenient=true", "rules.repeating_digits=0"]
-)
+@pytest.mark.parametrize("override", ["rules.form=words", "+rules.lenient=true"])
 def test_wrong_rules_are_refused(override: str) -> None:
     with pytest.raises(UserError, match=override.rpartition(".")[2].partition("=")[0]):
         reward("accuracy", override)

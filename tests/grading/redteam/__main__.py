@@ -9,8 +9,6 @@ returns the rows of its table, each a dictionary by column.
     PYTHON_WITH_MATH_VERIFY`
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence

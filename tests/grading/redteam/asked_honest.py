@@ -4,8 +4,6 @@ holds another.
 
 Each table holds questions, the gold, and answers, one a line (`Asked`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from math import comb
 from random import Random

@@ -5,8 +5,6 @@ Each table holds questions, the gold, and answers, one a line (`Asked`). No row 
 taste: an unreduced fraction or a power for a plain number, or a unit that may have been asked
 for, is left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from math import comb, gcd
 from random import Random

@@ -1,8 +1,6 @@
 """Settings of the fuzz tests: few and always the same inputs in the suite, many random ones with
 `make nightly`."""
 
-from __future__ import annotations
-
 import os
 
 from hypothesis import HealthCheck, settings

@@ -6,8 +6,6 @@ determined by the seed. Left out is what two people could disagree about: uneval
 unreduced fractions, rounded decimals, missing units that the question may ask for."""
 
 # fmt: off
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from fractions import Fraction

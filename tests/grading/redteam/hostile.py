@@ -7,8 +7,6 @@ by the seed. What two people could disagree about is left out: for a number, an 
 2^{10}, the number as a percentage, or a unit that the question may have asked for."""
 
 # fmt: off
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

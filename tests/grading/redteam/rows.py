@@ -1,7 +1,5 @@
 """Rows of the corpora of mathematical answers, and the time limit under which they are graded."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

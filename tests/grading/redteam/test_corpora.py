@@ -2,8 +2,6 @@
 tools that grade them count right. The grader pays at most 1 % of the hostile answers, each
 explained, and refuses at most 3 % of the honest ones."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """The grader under random texts: it returns a verdict in bounded time, and the format around an
 answer does not change it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,8 +1,6 @@
 """Inputs of 100 kB: no shipped reward is busy with one for longer than its time limit and a
 margin."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

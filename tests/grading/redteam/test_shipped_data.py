@@ -1,8 +1,6 @@
 """Every shipped data set with its reward, attacked by `python -m rlmods.redteam`: right answers are
 paid, and nothing else is."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path
