@@ -9,7 +9,7 @@ import shutil
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -52,7 +52,7 @@ class VLLM(TokenRollout):
 
     The engine starts with the policy's configuration and tokenizer, and `sync` copies the weights
     into it: merged ones with an adapter, and one tensor at a time with sharded weights. The policy
-    and the engine are in memory together. A response depends on the weights and on (seed, prompt
+    and the engine are in memory together, unless the engine sleeps (`sleep`). A response depends on the weights and on (seed, prompt
     id, how often that id occurred before, sample, iteration), up to rounding, which depends on the
     other rows.
 
@@ -73,6 +73,10 @@ class VLLM(TokenRollout):
     trainer's precision is bf16-mixed, else that of the policy's."""
     eager: bool | None = None
     """Run without compiled graphs, which take time to start; null: only without a GPU."""
+    sleep: bool = False
+    """Free the GPU's memory while the trainer computes: the engine moves its weights to the
+    processor's memory and drops its cache. Each rollout then copies the weights back. Without a GPU
+    it changes nothing."""
 
     def check_policy(self, policy: Policy) -> None:
         """Check that vLLM is installed and has an implementation of the policy's architecture.
@@ -94,7 +98,8 @@ class VLLM(TokenRollout):
         if self.cache_gib is None:
             dtype = getattr(torch, self.dtype or "", policy.model.dtype)
             bytes_per_row = run.longest_row * cache_bytes(policy.model.config, dtype.itemsize)
-            room = cache_room(policy, dtype.itemsize, run.reserved_bytes)
+            reserved_bytes = 0.0 if self.sleep else run.reserved_bytes
+            room = cache_room(policy, dtype.itemsize, reserved_bytes)
             size = max(SPARE * bytes_per_row, min(SPARE * bytes_per_row * run.num_rows, room))
             self.cache_gib = max(MIN_CACHE_GIB, size / 2**30)
 
@@ -109,10 +114,15 @@ class VLLM(TokenRollout):
         Raises:
             UserError: the policy's logits are not finite.
         """
-        return extend(self, self._engine(self.synced), contexts, iteration=iteration)
+        with self.sampling():
+            return extend(self, self._engine(self.synced), contexts, iteration=iteration)
+
+    def sampling(self) -> AbstractContextManager[None]:
+        """Wake the engine for several calls of `extend` in the block."""
+        return self._engine(self.synced).awake()
 
     def _engine(self, policy: Policy) -> InProcess:
-        settings = (self.max_length, self.cache_gib, self.dtype, self.eager)
+        settings = (self.max_length, self.cache_gib, self.dtype, self.eager, self.sleep)
         return shared(
             ("vllm", settings, policy.model.config.to_json_string()),
             lambda: InProcess(policy, *settings),
@@ -129,8 +139,12 @@ class InProcess:
         cache_gib: float | None,
         dtype: str | None,
         eager: bool | None,
+        sleep: bool,
     ) -> None:
         self._versions = Versions()
+        self._sleeps = sleep and torch.cuda.is_available()
+        self._is_asleep = False
+        self._is_sampling = False
         folder = mkdtemp(prefix="rlmods-vllm-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         write_description(policy, Path(folder))
@@ -139,6 +153,7 @@ class InProcess:
             options["distributed_executor_backend"] = "external_launcher"
         if torch.cuda.is_available():
             options["gpu_memory_utilization"] = memory_fraction()
+            options["enable_sleep_mode"] = sleep
         if cache_gib is None:
             itemsize = getattr(torch, dtype or "", policy.model.dtype).itemsize
             cache_gib = cache_room(policy, itemsize) / 2**30
@@ -177,6 +192,7 @@ class InProcess:
     def load(self, policy: Policy, iteration: int) -> None:
         if not self._versions.update(policy, iteration):
             return
+        self._wake()
         with _outside_of_training():
             try:
                 # Also tied weights: the CPU build has its own copy of the output layer.
@@ -191,6 +207,27 @@ class InProcess:
                 self._versions.forget()
                 raise
             self._llm.update_weight_version(self.version)
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Sample in the block. At its end the engine frees its memory, if it is to sleep."""
+        if not self._sleeps or self._is_sampling:
+            yield
+            return
+        self._wake()
+        self._is_sampling = True
+        try:
+            yield
+        finally:
+            self._is_sampling = False
+            self._llm.sleep(level=1)  # level 2 would lose the weights
+            self._is_asleep = True
+
+    def _wake(self) -> None:
+        if self._is_asleep:
+            torch.cuda.empty_cache()  # memory of the last update
+            self._llm.wake_up()
+            self._is_asleep = False
 
     def complete(self, requests: Sequence[Request], progress: Progress) -> list[list[Completion]]:
         from vllm import SamplingParams

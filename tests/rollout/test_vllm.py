@@ -1,6 +1,7 @@
 """Sampling with vLLM itself: `make test-vllm`."""
 
 from collections.abc import Sequence
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,6 +111,16 @@ def test_vllm_accepts_the_memory_that_it_is_given(
     if free_gib < 79:
         with pytest.raises(ValueError, match="less than desired GPU memory utilization"):
             request_memory(snapshot, CacheConfig())
+
+
+def test_vllm_can_sleep_as_it_is_asked() -> None:
+    """Its CPU build cannot, so that only the calls are checked here."""
+    from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
+
+    signature(LLM.sleep).bind(None, level=1)
+    signature(LLM.wake_up).bind(None)
+    assert "enable_sleep_mode" in signature(EngineArgs).parameters
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])

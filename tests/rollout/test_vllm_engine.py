@@ -46,15 +46,30 @@ class StandIn:
         self.weights: dict[str, Tensor] = {}
         self.waiting: dict[str, tuple[list[int], Any]] = {}
         self.llm_engine = self
+        self.is_asleep = False
+        self.num_sleeps = 0
         torch.rand(3)  # vLLM sets the seed of the global generator
         torch.set_num_threads = lambda n: None  # type: ignore[assignment]
 
     def collective_rpc(self, method: str, kwargs: Any) -> None:
         assert method == "reload_weights"
+        assert not self.is_asleep
         self.weights, self.num_loads = (
             {name: x.clone() for name, x in kwargs["weights_iterator"]},
             self.num_loads + 1,
         )
+
+    def sleep(self, level: int) -> None:
+        assert level == 1
+        assert self.options["enable_sleep_mode"]
+        assert not self.is_asleep
+        assert not self.waiting
+        self.is_asleep = True
+        self.num_sleeps += 1
+
+    def wake_up(self) -> None:
+        assert self.is_asleep
+        self.is_asleep = False
 
     def reset_prefix_cache(self) -> bool:
         self.num_resets += 1
@@ -65,6 +80,7 @@ class StandIn:
 
     def add_request(self, name: str, prompt: Any, settings: Any) -> None:
         assert not torch.is_autocast_enabled("cpu")
+        assert not self.is_asleep
         self.waiting[name] = (prompt["prompt_token_ids"], vars(settings))
 
     def abort_request(self, names: list[str]) -> None:
@@ -286,6 +302,59 @@ class TestMemory:
         with_settings(rollout, temperature=0.0).sync(policy, iteration=0)
         [llm] = vllm.LLM.made
         assert llm.options["max_model_len"] == 100
+
+
+class TestSleep:
+    """`StandIn` refuses weights and requests while it is asleep."""
+
+    def test_between_rollouts(self, policy: Policy, vllm: Any, gpu: Any) -> None:
+        rollout = synced(policy, sleep=True)
+        [llm] = vllm.LLM.made
+        assert not llm.is_asleep
+        first = rollout.generate(PROMPTS, samples=2, iteration=0)
+        assert llm.is_asleep
+        rollout.sync(policy, iteration=0)
+        assert llm.is_asleep
+        assert outcomes(rollout.generate(PROMPTS, samples=2, iteration=0)) == outcomes(first)
+        rollout.sync(policy, iteration=1)
+        rollout.generate(PROMPTS, samples=2, iteration=1)
+        assert (llm.num_loads, llm.num_sleeps) == (2, 3)
+
+    def test_once_after_all_turns(self, policy: Policy, vllm: Any, gpu: Any) -> None:
+        rollout = synced(policy, sleep=True)
+        validation = with_settings(rollout, temperature=0.0)
+        validation.sync(policy, iteration=0)
+        with rollout.sampling():
+            rollout.generate(PROMPTS, samples=2, iteration=0)
+            validation.generate(PROMPTS, samples=1, iteration=0)
+            assert not vllm.LLM.made[0].is_asleep
+        assert vllm.LLM.made[0].num_sleeps == 1
+
+    def test_after_an_error(self, policy: Policy, vllm: Any, gpu: Any) -> None:
+        rollout = synced(policy, sleep=True)
+        with pytest.raises(UserError, match="leave no room"), rollout.sampling():
+            rollout.generate([Prompt(id="p", text="1" * 300)], samples=1, iteration=0)
+        assert vllm.LLM.made[0].is_asleep
+
+    @pytest.mark.parametrize("sleep", [True, False])
+    def test_the_engine_frees_memory_only_if_asked(
+        self, policy: Policy, vllm: Any, gpu: Any, sleep: bool
+    ) -> None:
+        synced(policy, sleep=sleep).generate(PROMPTS, samples=1, iteration=0)
+        [llm] = vllm.LLM.made
+        assert llm.options["enable_sleep_mode"] == sleep
+        assert llm.is_asleep == sleep
+
+    def test_without_a_gpu_the_engine_stays_awake(self, policy: Policy, vllm: Any) -> None:
+        synced(policy, sleep=True).generate(PROMPTS, samples=1, iteration=0)
+        [llm] = vllm.LLM.made
+        assert "enable_sleep_mode" not in llm.options
+        assert llm.num_sleeps == 0
+
+    def test_the_cache_may_take_the_memory_of_an_update(self, policy: Policy, gpu: Any) -> None:
+        rollout = VLLM(sleep=True)
+        rollout.fit_run(policy, run_size(num_rows=10**9, reserved_bytes=10 * GIB))
+        assert rollout.cache_gib == pytest.approx(10, rel=1e-3)
 
 
 class TestLocalRank:
