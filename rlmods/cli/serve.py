@@ -14,6 +14,8 @@ its weights before it samples.
     max_length=null         maximum number of tokens of a prompt and its response; null: the
                             policy's context
     cache_gib=null          size of the key-value cache; null: vLLM chooses, or 1 without a GPU
+    lora_rank=0             largest rank of an adapter, for rollout.adapter_only=true: 8, 16, 32,
+                            64, 128, 256, ...; 0: none
 
 What follows `--` is passed on to `vllm serve`. Stop it with Ctrl-C.
 """
@@ -40,8 +42,12 @@ from rlmods.distributed.trainer import choose
 from rlmods.policy import Policy
 from rlmods.rollout.vllm import check_architecture
 
-ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
-"""Weights are replaced through addresses that only the development mode has."""
+ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+}
+"""Weights and adapters are replaced through addresses that only these settings open."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class ServeSettings:
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     max_length: int | None = None
     cache_gib: float | None = None
+    lora_rank: int = 0
 
 
 def data_type(settings: ServeSettings, policy: Policy) -> str:
@@ -81,10 +88,14 @@ def flags(settings: ServeSettings, policy: Policy, folder: Path) -> list[str]:
     }
     if cache_gib is not None:
         named["kv-cache-memory-bytes"] = int(cache_gib * 2**30)
+    if settings.lora_rank:
+        named["max-lora-rank"] = settings.lora_rank
     arguments = ["--model", str(folder)]
     for name, value in named.items():
         arguments += [f"--{name}", str(value)]
     arguments.append("--enable-scale-out")  # serves requests with token ids
+    if settings.lora_rank:
+        arguments.append("--enable-lora")
     if not has_gpu:
         arguments.append("--enforce-eager")
     return arguments

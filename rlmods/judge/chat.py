@@ -1,6 +1,7 @@
 """Client of OpenAI-compatible servers: requests with a time limit, pauses between tries, and errors
 in one line that say what to type."""
 
+import json
 import math
 import os
 import ssl
@@ -109,13 +110,30 @@ class Endpoint:
             NoReplyError: no connection, a time limit, an overloaded or broken server, a reply that
             is not JSON; or the server rejects the key, address, model or request (`final`).
         """
+        return self.parse(self.send(body, deadline))
+
+    def send(self, body: dict[str, Any], deadline: float = math.inf) -> bytes:
+        """Return the reply to one request.
+
+        Raises:
+            NoReplyError: as `post`, unless the reply is not JSON.
+        """
         response = self._send(body, deadline)
         if response.status_code != 200:
             raise self._rejection(response, str(body.get("model")))
+        return response.content
+
+    def parse(self, reply: bytes) -> Any:
+        """Return the JSON value of a reply.
+
+        Raises:
+            NoReplyError: it is not JSON.
+        """
         try:
-            return response.json()
+            return json.loads(reply)
         except (ValueError, RecursionError) as error:
-            raise NoReplyError(f"the reply is not JSON: {self._preview(response.text)}") from error
+            preview = self._preview(reply.decode(errors="replace"))
+            raise NoReplyError(f"the reply is not JSON: {preview}") from error
 
     def wait(
         self, error: NoReplyError, attempt: int, deadline: float, stop: threading.Event

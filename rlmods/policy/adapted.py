@@ -114,15 +114,20 @@ class AdaptedPolicy(Policy):
 
     def trainable_tensors(self) -> dict[str, nn.Parameter]:
         """Return the adapter's tensors, by their names in peft's files without the prefix."""
-        return self._adapter_tensors(dict(self.model.named_parameters()))
-
-    def _adapter_tensors(self, state: Mapping[str, X]) -> dict[str, X]:
         tensors = {}
-        for name, x in state.items():
-            match = ADAPTER_TENSOR.search(name)
-            if match and match[2] == self.adapter:
-                tensors[name.replace(match[0], f".{match[1]}.")] = x
+        for name, x in self.model.named_parameters():
+            found = self._adapter_name(name)
+            if found is not None:
+                tensors[found] = x
         return tensors
+
+    def _adapter_name(self, name: str) -> str | None:
+        """Return the name in peft's files, without the prefix, of a tensor of this adapter; None
+        for other tensors."""
+        match = ADAPTER_TENSOR.search(name)
+        if match is None or match[2] != self.adapter:
+            return None
+        return name.replace(match[0], f".{match[1]}.")
 
     def frozen_copy(self) -> AdaptedPolicy:
         """Return a policy on the same network that uses a second, frozen adapter with the current
@@ -209,11 +214,18 @@ class AdaptedPolicy(Policy):
         config.base_model_name_or_path = source or None
         config.inference_mode = True
         config.save_pretrained(folder / "adapter")
-        tensors = {}
-        for name, x in self._adapter_tensors(state).items():
-            tensors[f"{PREFIX}{name}"] = x.detach().cpu().contiguous()
         metadata = {"format": "pt", BASE_KEY: f"{self.model.dtype} {self.base_fingerprint}"}
-        save_file(tensors, folder / "adapter" / ADAPTER_WEIGHTS, metadata)
+        save_file(self.adapter_file(state), folder / "adapter" / ADAPTER_WEIGHTS, metadata)
+
+    def adapter_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the adapter's tensors by their names in peft's files, from the full state of
+        `model`. With a sharded model, every rank calls this."""
+        tensors = {}
+        for name in state:
+            found = self._adapter_name(name)
+            if found is not None:
+                tensors[f"{PREFIX}{found}"] = state[name].detach().cpu().contiguous()
+        return tensors
 
     def _reset_adapters(self) -> None:
         """Make the trained adapter the active one, keep adapters in float32 and freeze everything

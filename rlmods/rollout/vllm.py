@@ -52,9 +52,9 @@ class VLLM(TokenRollout):
 
     The engine starts with the policy's configuration and tokenizer, and `sync` copies the weights
     into it: merged ones with an adapter, and one tensor at a time with sharded weights. The policy
-    and the engine are in memory together, unless the engine sleeps (`sleep`). A response depends on the weights and on (seed, prompt
-    id, how often that id occurred before, sample, iteration), up to rounding, which depends on the
-    other rows.
+    and the engine are in memory together, unless the engine sleeps (`sleep`). A response depends on
+    the weights and on (seed, prompt id, how often that id occurred before, sample, iteration), up
+    to rounding, which depends on the other rows.
 
     Raises: ValueError for a field that is out of range; UserError when training is set up, if vLLM
     is not installed or does not support the policy."""

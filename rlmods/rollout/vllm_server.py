@@ -22,9 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlmods.distributed.collectives import all_gather, is_first_rank
+from rlmods.distributed.sharding import FullState
 from rlmods.errors import UserError, in_one_line
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.needs import RolloutNeeds
+from rlmods.policy.adapted import ADAPTER_WEIGHTS, AdaptedPolicy
 from rlmods.policy.base import Policy
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
 from rlmods.rollout.external import (
@@ -74,6 +76,10 @@ class VLLMServer(TokenRollout):
     ahead: Literal[0, 1] = 0
     """1: sample the next batch of prompts while this one is graded and trained on, with weights
     that are then one iteration old; 0: sample each batch when it is needed."""
+    adapter_only: bool = False
+    """With adapter=lora: send the adapter alone. The servers have the base, which they were started
+    with, and add the adapter while they sample: start them with `lora_rank=RANK`. false: send the
+    merged weights."""
 
     @property
     def needs(self) -> RolloutNeeds:
@@ -89,6 +95,18 @@ class VLLMServer(TokenRollout):
                 "'rollout.urls=[http://HOST:PORT]'"
             )
         super().__post_init__()
+
+    def check_policy(self, policy: Policy) -> None:
+        """Check that there is an adapter if it alone is to be sent.
+
+        Raises:
+            UserError: there is none.
+        """
+        if self.adapter_only and not isinstance(policy, AdaptedPolicy):
+            raise UserError(
+                "rollout.adapter_only=true sends an adapter, and the policy has none: type "
+                "adapter=lora or rollout.adapter_only=false"
+            )
 
     def sync(self, policy: Policy, *, iteration: int) -> None:
         """Send the policy's weights to every server. Every rank calls this; the first one sends."""
@@ -106,7 +124,7 @@ class VLLMServer(TokenRollout):
     @property
     def _servers(self) -> Servers:
         limits = (self.timeout_s, self.retries, self.backoff_s, self.concurrency)
-        key = ("vllm_server", self.urls, self.folder, self.key_variable, *limits)
+        key = ("vllm_server", self.urls, self.folder, self.key_variable, self.adapter_only, *limits)
         return shared(key, lambda: Servers(replace(self)))
 
 
@@ -208,6 +226,8 @@ class Servers:
 
     def _respond(self, url: str, request: Request, stop: threading.Event) -> list[Completion]:
         body = {"token_ids": list(request.tokens), "sampling_params": request.settings}
+        if self.settings.adapter_only:
+            body["model"] = self.version
         return self._ask(self._endpoint(url, "/inference/v1/generate"), body, _completions, stop)
 
     def _endpoint(self, url: str, path: str) -> Endpoint:
@@ -218,7 +238,7 @@ class Servers:
         self,
         endpoint: Endpoint,
         body: Mapping[str, object],
-        read: Callable[[Endpoint, Any], T],
+        read: Callable[[Endpoint, bytes], T],
         stop: threading.Event,
     ) -> T:
         """Return what `read` makes of the reply. Failed requests are repeated.
@@ -242,13 +262,22 @@ class Servers:
         gathers sharded weights."""
         folder = None
         problem = ""
-        size = sum(x.nbytes for x in policy.parameters())
-        for i, part in enumerate(_parts(policy)):
+        sent = policy.parameters()
+        files = _model_files(policy)
+        adapter = None
+        if self.settings.adapter_only and isinstance(policy, AdaptedPolicy):
+            adapter = policy.config
+            sent = iter(policy.trainable_tensors().values())
+            files = _adapter_files(policy)
+        size = sum(x.nbytes for x in sent)
+        for name, part in files:
             if problem or not is_first_rank():
                 continue
             try:
                 folder = folder or create_folder(self.settings.folder, size)
-                save_file(part, folder / f"model-{i:05d}.safetensors")
+                if adapter is not None:
+                    adapter.save_pretrained(folder)
+                save_file(part, folder / name)
             except (OSError, SafetensorError) as error:
                 problem = (
                     f"the weights cannot be written ({in_one_line(error, 160)}): type "
@@ -266,15 +295,25 @@ class Servers:
 
     def _load(self, folder: str, url: str) -> str:
         """Make a server load the weights in a folder. Returns the problem, or ""."""
-        weights = {"weights_path": folder}
-        calls: dict[str, dict[str, object]] = {
-            "/collective_rpc": {"method": "reload_weights", "kwargs": weights},
-            "/reset_prefix_cache": {},
-            "/update_weight_version": {"new_version": self.version},
-        }
+        replace = _Call(
+            "/collective_rpc",
+            {"method": "reload_weights", "kwargs": {"weights_path": folder}},
+            _check_success,
+        )
+        if self.settings.adapter_only:
+            # A new name each time: vLLM reads an adapter that is replaced in place again from its
+            # folder, with each request. It keeps the last one in memory.
+            adapter: dict[str, object] = {"lora_name": self.version, "lora_path": folder}
+            replace = _Call("/v1/load_lora_adapter", adapter, _check_loaded)
+        calls = [
+            replace,
+            _Call("/reset_prefix_cache", {}, _check_success),
+            _Call("/update_weight_version", {"new_version": self.version}, _check_success),
+        ]
         try:
-            for path, body in calls.items():
-                self._ask(self._endpoint(url, path), body, _check_success, threading.Event())
+            for call in calls:
+                endpoint = self._endpoint(url, call.path)
+                self._ask(endpoint, call.body, call.read, threading.Event())
         except UserError as error:
             return str(error)
         except NoReplyError as error:
@@ -282,7 +321,16 @@ class Servers:
         return ""
 
 
-def _post(endpoint: Endpoint, body: Mapping[str, object]) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A request for new weights, and the check of its reply."""
+
+    path: str
+    body: dict[str, object]
+    read: Callable[[Endpoint, bytes], None]
+
+
+def _post(endpoint: Endpoint, body: Mapping[str, object]) -> bytes:
     """Return the reply to a request.
 
     Raises:
@@ -290,7 +338,7 @@ def _post(endpoint: Endpoint, body: Mapping[str, object]) -> Any:
         UserError: the server rejects the request, and would again.
     """
     try:
-        return endpoint.post(dict(body))
+        return endpoint.send(dict(body))
     except NoReplyError as error:
         if not error.final:
             raise
@@ -301,13 +349,14 @@ def _post(endpoint: Endpoint, body: Mapping[str, object]) -> Any:
         ) from error
 
 
-def _completions(endpoint: Endpoint, reply: Any) -> list[Completion]:
+def _completions(endpoint: Endpoint, sent: bytes) -> list[Completion]:
     """Return the responses of a reply, in their order.
 
     Raises:
-        NoReplyError: the server has no weights yet.
+        NoReplyError: the server has no weights yet, or the reply is not JSON.
         UserError: the reply is not one to this request.
     """
+    reply = endpoint.parse(sent)
     try:
         choices = sorted(reply["choices"], key=lambda choice: choice["index"])
         completions = [_completion(choice) for choice in choices]
@@ -331,26 +380,42 @@ def _completion(choice: Any) -> Completion:
     )
 
 
-def _check_success(endpoint: Endpoint, reply: Any) -> None:
+def _check_loaded(endpoint: Endpoint, sent: bytes) -> None:
+    if not sent.startswith(b"Success"):
+        text = sent.decode(errors="replace")
+        raise NoReplyError(f"it did not load the adapter: {in_one_line(text, 160)}")
+
+
+def _check_success(endpoint: Endpoint, sent: bytes) -> None:
+    reply = endpoint.parse(sent)
     if isinstance(reply, dict) and reply.get("success") is False:
         raise NoReplyError("it did not drop the cached keys and values of the previous weights")
 
 
-def _parts(policy: Policy) -> Iterator[dict[str, Tensor]]:
-    """Yield the weights in parts of about `FILE_BYTES`, on the CPU of the first rank."""
+def _adapter_files(policy: AdaptedPolicy) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Yield the name and the tensors of the adapter's file, on the CPU of the first rank."""
+    tensors = policy.adapter_file(FullState(policy.model))
+    yield ADAPTER_WEIGHTS, tensors
+
+
+def _model_files(policy: Policy) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Yield the names and the tensors of files of about `FILE_BYTES`, on the CPU of the first
+    rank."""
     part: dict[str, Tensor] = {}
     size = 0
+    num_files = 0
     is_first = is_first_rank()
     for name, x in full_weights(policy):
         if not is_first:
             continue
         if size and size + x.nbytes > FILE_BYTES:
-            yield part
+            yield f"model-{num_files:05d}.safetensors", part
             part = {}
             size = 0
+            num_files += 1
         part[name] = x.to("cpu", copy=True).contiguous()  # a file cannot hold tied weights
         size += x.nbytes
-    yield part
+    yield f"model-{num_files:05d}.safetensors", part
 
 
 def create_folder(parent: str | None, size: int) -> Path:

@@ -25,11 +25,16 @@ class StandIn:
     def __init__(self, change: Change | None = None) -> None:
         self.version = UNSYNCED
         self.weights: dict[str, Any] = {}
-        self.num_loads = self.num_resets = 0
+        self.adapter: dict[str, Any] = {}
+        self.adapter_config: dict[str, Any] = {}
+        self.num_loads = self.num_resets = self.num_adapters = 0
         self.prompts: list[list[int]] = []
         """Prompts that were answered."""
         self.settings: list[dict[str, Any]] = []
         self.is_down = self.keeps_cache = False
+        self.adapter_name: str | None = None
+        """Model that requests must name."""
+        self.adapter_reply = (200, b"Success: LoRA adapter added.")
         self.change, self.log, self.lock = change, RequestLog(), threading.Lock()
 
     @property
@@ -46,12 +51,21 @@ class StandIn:
                 self.weights = {name: x for file in files for name, x in load_file(file).items()}
                 self.num_loads += 1
                 return 200, b'{"results": [null]}'
+            if "lora_path" in body:
+                assert body["lora_name"] != self.adapter_name
+                folder = Path(body["lora_path"])
+                self.adapter = load_file(folder / "adapter_model.safetensors")
+                self.adapter_config = json.loads((folder / "adapter_config.json").read_text())
+                self.adapter_name = body["lora_name"]
+                self.num_adapters += 1
+                return self.adapter_reply
             if "new_version" in body:
                 self.version = body["new_version"]
                 return 200, b'{"success": true}'
             if "token_ids" not in body:
                 self.num_resets += 1
                 return 200, b'{"success": false}' if self.keeps_cache else b'{"success": true}'
+            assert body.get("model") == self.adapter_name
             reply: Any = {
                 "choices": [
                     choice(body, i, self.version) for i in range(body["sampling_params"]["n"])

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 import torch
 
+from rlmods.adapter import LoRA
 from rlmods.data import Arithmetic
 from rlmods.policy import Policy, Tiny
 from rlmods.rollout import VLLMServer
@@ -27,7 +28,7 @@ START_S = 180.0
 PROMPTS = Arithmetic(level=2, num_train=64, num_val=8)().train
 
 
-def start(folder: Path) -> tuple[str, subprocess.Popen[bytes]]:
+def start(folder: Path, *settings: str) -> tuple[str, subprocess.Popen[bytes]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -38,6 +39,7 @@ def start(folder: Path) -> tuple[str, subprocess.Popen[bytes]]:
         "policy=tiny",
         f"port={port}",
         "cache_gib=0.25",
+        *settings,
     ]
     with open(folder / f"{port}.log", "wb") as log:
         process = subprocess.Popen(
@@ -104,3 +106,25 @@ def test_responses_are_those_of_the_policy(servers: Any) -> None:
         part.sync(changed, iteration=iteration)
         assert outcomes(part.generate(PROMPTS, samples=4, iteration=0)) == outcomes(responses[-1])
     assert outcomes(responses[0]) != outcomes(responses[1])
+
+
+def test_an_adapter_is_added_by_the_server(tmp_path: Path) -> None:
+    """Log-probabilities and a new adapter with each iteration, with vLLM's own LoRA."""
+    url, process = start(tmp_path, "lora_rank=8")
+    try:
+        wait(url, process, tmp_path)
+        part = VLLMServer(urls=url, max_tokens=12, adapter_only=True)
+        adapted = LoRA(rank=4)(Tiny()())
+        generator = torch.Generator().manual_seed(1)
+        outcomes_of = []
+        for iteration in range(3):
+            part.sync(adapted, iteration=iteration)
+            responses = part.generate(PROMPTS, samples=4, iteration=0)
+            assert gap(adapted, responses) < 2e-4
+            outcomes_of.append(outcomes(responses))
+            with torch.no_grad():
+                for x in adapted.trainable_tensors().values():
+                    x.add_(0.05 * torch.randn(x.shape, generator=generator))
+        assert outcomes_of[0] != outcomes_of[1] != outcomes_of[2]
+    finally:
+        kill(process)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rlmods.adapter import LoRA
 from rlmods.distributed import sharding
@@ -15,6 +16,7 @@ from rlmods.distributed.collectives import all_gather
 from rlmods.environment import Agent
 from rlmods.errors import UserError
 from rlmods.policy import Policy
+from rlmods.policy.adapted import AdaptedPolicy
 from rlmods.rollout import MultiTurn, VLLMServer, external
 from rlmods.rollout import vllm_server as servers_module
 from rlmods.types import Prompt, Response
@@ -332,7 +334,7 @@ class TestWeights:
         self, policy: Policy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(servers_module, "FILE_BYTES", 20_000)
-        assert len(list(servers_module._parts(policy))) > 3
+        assert len(list(servers_module._model_files(policy))) > 3
         with servers(None) as found:
             sample(found, policy)
             assert found[0].weights.keys() == policy.model.state_dict().keys()
@@ -396,6 +398,70 @@ class TestWeights:
             sample(found, policy, folder=str(tmp_path))
         assert list(tmp_path.iterdir()) == []
         assert found[0].num_loads == 0
+
+
+class TestAdapterOnly:
+    """`rollout.adapter_only=true`"""
+
+    @pytest.fixture
+    def adapted(self) -> AdaptedPolicy:
+        policy = LoRA(rank=2)(tiny_setup.policy())
+        with torch.no_grad():
+            for x in policy.trainable_tensors().values():
+                x.add_(0.1)
+        return policy
+
+    def test_the_adapter_is_sent_as_peft_writes_it(
+        self, adapted: AdaptedPolicy, tmp_path: Path
+    ) -> None:
+        with servers(None, None) as found:
+            responses = sample(found, adapted, adapter_only=True, folder=str(tmp_path / "sent"))
+            assert complete(responses, adapted)
+            adapted.export(tmp_path / "exported")
+            saved = load_file(tmp_path / "exported" / "adapter" / "adapter_model.safetensors")
+            for server in found:
+                assert server.adapter.keys() == saved.keys()
+                assert all(torch.equal(x, saved[name]) for name, x in server.adapter.items())
+                assert (server.adapter_config["r"], server.adapter_config["peft_type"]) == (
+                    2,
+                    "LORA",
+                )
+                assert (server.num_adapters, server.num_loads, server.num_resets) == (1, 0, 1)
+        assert list((tmp_path / "sent").iterdir()) == []
+
+    def test_it_is_sent_when_it_changes(self, adapted: AdaptedPolicy) -> None:
+        with servers(None) as found:
+            part = rollout(found, adapter_only=True)
+            for iteration, num_adapters in ((0, 1), (0, 1), (1, 2)):
+                part.sync(adapted, iteration=iteration)
+                assert found[0].num_adapters == num_adapters
+            before = dict(found[0].adapter)
+            with torch.no_grad():
+                for x in adapted.trainable_tensors().values():
+                    x.add_(1.0)
+            part.sync(adapted, iteration=1)
+            changes = [x - before[name] for name, x in found[0].adapter.items()]
+            assert all(torch.allclose(x, torch.ones_like(x)) for x in changes)
+
+    def test_a_server_that_does_not_take_it_is_left_out(self, adapted: AdaptedPolicy) -> None:
+        with servers(None, None) as found:
+            found[0].adapter_reply = (200, b"something else")
+            part = rollout(found, adapter_only=True)
+            with pytest.warns(UserWarning, match="did not load the adapter: something else"):
+                part.sync(adapted, iteration=0)
+            assert complete(part.generate(PROMPTS, samples=3, iteration=0), adapted)
+            assert [len(server.prompts) for server in found] == [0, len(PROMPTS)]
+
+    def test_a_server_without_adapters_ends_the_run(self, adapted: AdaptedPolicy) -> None:
+        with servers(None) as found:
+            found[0].adapter_reply = (404, b"{}")
+            with pytest.raises(UserError, match=r"HTTP 404: start it with python -m rlmods\.serve"):
+                rollout(found, adapter_only=True).sync(adapted, iteration=0)
+
+    def test_a_policy_without_an_adapter_is_refused(self, policy: Policy) -> None:
+        part = VLLMServer(urls="http://127.0.0.1:1", adapter_only=True)
+        with pytest.raises(UserError, match=r"adapter=lora or rollout\.adapter_only=false"):
+            part.check_policy(policy)
 
 
 def two_ranks(rank: int, urls: list[str]) -> None:
