@@ -52,6 +52,8 @@ class StandIn:
                 self.num_loads += 1
                 return 200, b'{"results": [null]}'
             if "lora_path" in body:
+                if not self.adapter_reply[1].startswith(b"Success"):
+                    return self.adapter_reply
                 assert body["lora_name"] != self.adapter_name
                 folder = Path(body["lora_path"])
                 self.adapter = load_file(folder / "adapter_model.safetensors")
