@@ -28,7 +28,6 @@ from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names, unknown
 from rlmods.grading.grader.literal import without_words
 from rlmods.grading.grader.numbers import (
     THREAD,
-    TooLarge,
     Undefined,
     Value,
     as_mp,
@@ -45,7 +44,6 @@ from rlmods.grading.grader.syntax import NEGATIONS, Node, ParseError
 from rlmods.grading.grader.units import readings
 from rlmods.grading.grader.values import letters, same_plain, same_value
 
-MAX_ITEMS = 60
 _SKIPPED = re.compile(r"\s+|(?<!\\)\\[ ,;:!]|~")
 _SINGLE = re.compile(r"\{([A-Za-z0-9]|(?<=\\triangle\{)[A-Z]{3})\}")
 _SAME_NOTATION = (
@@ -312,8 +310,6 @@ def _items(node: Node) -> list[Node] | None:
         members = [_resolve_plus_minus(node, sign) for sign in (1, -1)]
     else:
         return None
-    if len(members) > MAX_ITEMS:
-        raise TooLarge("too many items")
     return members
 
 

@@ -82,12 +82,11 @@ def _is_closed_form(node: Node) -> bool:
     The product of integers, (23)(56), and the sum or product of terms without its index, the sum of
     42 over k, are arithmetic."""
     if node.op in ("*", "/"):
-        closed = list(map(_is_closed_form, node.args))
-        for arg, is_closed in zip(node.args, closed, strict=True):
-            if not is_closed and not is_number(arg, reduced=False):
-                return False
+        others = [arg for arg in node.args if not _is_closed_form(arg)]
+        if not all(is_number(arg, reduced=False) for arg in others):
+            return False
         side_by_side = node.op == "*" and node.text == "adjacent"
-        return any(closed) or (side_by_side and None in map(_integer, node.args))
+        return len(others) < 2 or (side_by_side and None in map(_integer, node.args))
     if node.op in ("sum", "prod"):
         return node.args[2].contains("name", node.text)
     if node.op in ("call", "name"):
