@@ -49,7 +49,7 @@ class Tiny:
     """Recompute activations in backward: less memory, about a third more time."""
 
     def __call__(self) -> Policy:
-        """Load or initialise the policy.
+        """Load the policy, or initialise it from the global generator.
 
         Raises:
             UserError: a size is given together with the shipped weights.
@@ -63,10 +63,6 @@ class Tiny:
                         "policy.pretrained=false, or remove it"
                     )
             return load(FOLDER / self.weights, gradient_checkpointing=self.gradient_checkpointing)
-        return self.random()
-
-    def random(self) -> Policy:
-        """Return a policy with random weights, from the global generator."""
         from transformers import (
             LlamaConfig,
             LlamaForCausalLM,

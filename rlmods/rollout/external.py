@@ -89,8 +89,6 @@ class Versions:
     def __init__(self) -> None:
         self.name = ""
         """Name of the current weights."""
-        self._process = uuid.uuid4().hex[:8]
-        self._count = 0
         self._policy: Callable[[], Policy | None] = lambda: None
         self._state: tuple[int, ...] = ()
 
@@ -102,8 +100,7 @@ class Versions:
             return False
         self._policy = weakref.ref(policy)
         self._state = state
-        self._count += 1
-        self.name = f"{self._process}-{self._count}-iteration-{iteration}"
+        self.name = f"{uuid.uuid4().hex[:16]}-iteration-{iteration}"
         return True
 
     def forget(self) -> None:
