@@ -5,7 +5,6 @@ from rlmods.reward.accuracy import Accuracy
 from rlmods.reward.by_source import BySource
 from rlmods.reward.code import Code
 from rlmods.reward.environment import EnvironmentReward
-from rlmods.reward.flipped import Flipped
 from rlmods.reward.format import Format, Language, Regex
 from rlmods.reward.function import Function
 from rlmods.reward.isolated import Isolated
@@ -16,7 +15,7 @@ from rlmods.reward.neural import Neural
 from rlmods.reward.ngrams import Copying, Diversity, Repetition
 from rlmods.reward.process import Calculations, Process
 from rlmods.reward.task_score import TaskScore
-from rlmods.reward.weighted_sum import Ensemble, WeightedSum
+from rlmods.reward.weighted_sum import Ensemble, Flipped, WeightedSum
 
 __all__ = [
     "JSON",

@@ -1,5 +1,6 @@
-"""Weighted sum, mean, minimum and median of rewards, and what rewards that call others share."""
+"""Rewards that call other rewards: sums, means and noise, and what all rewards that do so share."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,9 +9,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds, needs_of
+from rlmods.reward.accuracy import Accuracy
 from rlmods.reward.isolated import Isolated
-from rlmods.reward.scores import run_reward
-from rlmods.settings.bounds import Positive, mismatch
+from rlmods.reward.scores import as_scores, run_reward
+from rlmods.settings.bounds import Fraction, Positive, bounded, mismatch
 from rlmods.types import Response, Scores
 
 
@@ -337,3 +339,61 @@ class Ensemble:
             known = [score for score in given if score is not None]
             values.append(reduce(known) if known else None)
         return replace(scores, values=values, tokens=None)
+
+
+@dataclass(frozen=True)
+@bounded("reward")
+class Flipped:
+    """1 - r instead of the reward r of a `fraction` of the responses, chosen by a hash of `seed`,
+    prompt and text: a grader that errs on some responses, on the same response always in the same
+    way. Correctness, and so accuracy, stays what it is.
+
+    Source: class-conditional label noise with equal rates (Natarajan et al., 2013).
+
+        reward=flipped +reward@reward.reward=code
+
+    Raises:
+        UserError: a reward that gives rewards by step.
+    """
+
+    fraction: Fraction = 0.2
+    """Fraction of responses with a flipped reward."""
+    seed: int = 0
+    """Seed of the choice; independent of the run's seed."""
+    reward: Callable[[Sequence[Response]], Any] | None = None
+    """Reward from 0 to 1. null: `Accuracy`."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.grader):
+            raise UserError("Flipped: reward cannot be called: type +reward@reward.reward=accuracy")
+        if RewardNeeds.combine([self.grader]).gives_steps:
+            raise UserError(
+                "Flipped: its reward gives one number per step: type +reward@reward.reward=accuracy"
+            )
+
+    @cached_property
+    def grader(self) -> Callable[[Sequence[Response]], Any]:
+        return Accuracy() if self.reward is None else self.reward
+
+    @property
+    def members(self) -> list[Term]:
+        return [Term("reward", self.grader)]
+
+    @property
+    def needs(self) -> RewardNeeds:
+        return RewardNeeds.combine([self.grader])
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        graded = as_scores(self.grader(responses), len(responses), "flipped")
+        flips = list(map(self._is_flipped, responses))
+        values = [
+            1.0 - value if flip and value is not None else value
+            for value, flip in zip(graded.values, flips, strict=True)
+        ]
+        columns = {**graded.columns, "flipped": flips}
+        return replace(graded, values=values, monitored=True, columns=columns)
+
+    def _is_flipped(self, response: Response) -> bool:
+        key = f"{self.seed}\n{response.prompt.id}\n{response.text}"
+        digest = hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+        return int.from_bytes(digest[:7]) < self.fraction * 2**56
