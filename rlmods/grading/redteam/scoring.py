@@ -1,7 +1,5 @@
 """Score the attacks of `rlmods.grading.redteam.families`, and tell which of them are paid."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -224,7 +222,8 @@ def _try(
     tally = Tally(name, advice=family.advice)
     rows: list[Row] = []
     for case in cases[: NUM_EXPENSIVE if family.expensive else None]:
-        if not (family.of_text and case.runs_code):
+        has_gold = case.gold is not None or not family.of_gold
+        if has_gold and not (family.of_text and case.runs_code):
             attacks = dict.fromkeys(family.attacks(case))
             rows += [(case, attack) for attack in attacks if _is_hostile(case, attack)]
     graded = target.grade(rows, tally, 1 if family.expensive else MAX_ROWS_PER_CALL)

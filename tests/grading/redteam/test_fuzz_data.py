@@ -1,7 +1,5 @@
 """Data files with any content: rows, or one line that names the file and the line."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damaged checkpoints and random overrides end in one line, not in a traceback."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import warnings

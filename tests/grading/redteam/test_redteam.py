@@ -1,8 +1,6 @@
 """`python -m rlmods.redteam`: it finds planted holes, calls a strict reward clean, and reports
 both."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -358,9 +356,10 @@ class TestAttacks:
         assert {"12+30", "12-30", "12*30"} <= {x.answer for x in FAMILIES["echo"].attacks(case)}
 
     def test_without_a_gold_answer_the_other_families_remain(self) -> None:
-        case = Case("0", [("user", "12+30=")], None)
-        empty = {name for name, family in FAMILIES.items() if not list(family.attacks(case))}
-        assert empty == {"hedge", "denied", "truncated", "after the end", "thought"}
+        prompts = [Prompt(str(i), text="1+2=", meta={"response": f"r{i}"}) for i in range(4)]
+        report = attack(lambda responses: [0.0] * len(responses), prompts, FEW)
+        untried = {tally.name for tally in report.families if not tally.tried}
+        assert untried == {"hedge", "denied", "truncated", "after the end", "thought"}
 
     def test_instructions_do_not_state_the_right_answer(self) -> None:
         """A grader that finds 10 in "Rating: 10/10" finds the gold, and obeys nothing."""
