@@ -127,7 +127,7 @@ class LLM:
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
         """Return one verdict per pair. Questions are asked concurrently, each distinct question
         once."""
-        questions = [self._questions(pair) for pair in pairs]
+        questions = list(map(self._questions, pairs))
         verdicts = self._ask_all(chain.from_iterable(questions), read_verdict)
         return [self._combine_orders(list(map(verdicts.__getitem__, both))) for both in questions]
 

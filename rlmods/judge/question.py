@@ -101,7 +101,7 @@ def format_question(template: str, prompt: Prompt, **responses: str) -> str:
     the texts are escaped."""
     texts = {"prompt": _prompt_text(prompt), "answer": prompt.answer or "", **responses}
     nonce = blake2b(repr(sorted(texts.items())).encode(), digest_size=8).hexdigest()
-    tags = {re.escape(name) for name in re.findall(r"</?\s*([A-Za-z][\w-]*)", template)}
+    tags = set(map(re.escape, re.findall(r"</?\s*([A-Za-z][\w-]*)", template)))
     for name, text in texts.items():
         if tags:
             tag = rf"<(?=\s*/?\s*(?:{'|'.join(sorted(tags))})(?![\w-]))"

@@ -70,8 +70,7 @@ def cohens_kappa(first: Sequence[float | None], second: Sequence[float | None]) 
         return math.nan
     n = len(pairs)
     num_equal = sum(a == b for a, b in pairs)
-    first_counts = Counter(a for a, _ in pairs)
-    second_counts = Counter(b for _, b in pairs)
+    first_counts, second_counts = map(Counter, zip(*pairs, strict=True))
     # in units of 1 / n^2, so that "p_e = 1" is exact
     expected = sum(first_counts[c] * second_counts[c] for c in first_counts)
     return 1.0 if expected == n * n else (num_equal * n - expected) / (n * n - expected)

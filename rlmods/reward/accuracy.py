@@ -99,7 +99,7 @@ class Accuracy:
                     _VERDICTS[call] = outcome
             for call in list(_VERDICTS)[: max(0, len(_VERDICTS) - MAX_VERDICTS)]:
                 _VERDICTS.pop(call, None)
-        return [graded[call] for call in calls]
+        return list(map(graded.__getitem__, calls))
 
 
 _VERDICTS: dict[Any, Outcome] = {}

@@ -79,7 +79,7 @@ class BySource:
         for name, reward in self.rewards.items():
             own = rows[name]
             if own:
-                scores = run_reward(name, reward, [responses[row] for row in own])
+                scores = run_reward(name, reward, list(map(responses.__getitem__, own)))
                 parts[name] = _expanded(scores, own, num_rows)
             elif needs_of(reward, RewardNeeds).gives_steps:
                 # on every rank rewards by step, whatever the sources of its rows

@@ -1,7 +1,5 @@
 """Plain Python functions as rewards."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import traceback
@@ -138,7 +136,7 @@ def _call_with_columns(function: Callable[..., Any], responses: Sequence[Respons
     arguments: dict[str, Any] = {
         **_columns(responses),
         "prompts": [response.prompt.messages or response.prompt.text for response in responses],
-        "completions": [_completion(response) for response in responses],
+        "completions": list(map(_completion, responses)),
         "completion_ids": [list(response.tokens) for response in responses],
         "log_extra": lambda column, cells: logged.update({column: list(cells)}),
     }

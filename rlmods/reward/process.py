@@ -194,7 +194,7 @@ class Calculations:
     def __call__(self, responses: Sequence[Response]) -> Scores:
         lines = [response.text.split("\n")[:-1] for response in responses]
         steps = [[float(is_right(line)) for line in own] for own in lines]
-        ends = [self._ends(response) for response in responses] if self.aggregate is None else []
+        ends = list(map(self._ends, responses)) if self.aggregate is None else []
         return scores_by_step(responses, ends, steps, self.aggregate)
 
     @cached_property

@@ -1,7 +1,5 @@
 """Iterations in which only the critic is trained."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 `python -m tests.grading.escapes` prints one row for each Landlock ABI.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

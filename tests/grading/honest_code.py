@@ -1,8 +1,6 @@
 """Right code in the styles that models and data sets use, each with unit tests that it must
 pass."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 

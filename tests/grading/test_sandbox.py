@@ -1,8 +1,6 @@
 """Sandboxed code: what it can do, attempts to do harm or to cheat, honest styles, and forms of unit
 tests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests of rewards of written calculations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Plain functions as rewards: three signatures, several functions, and what users mistype."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

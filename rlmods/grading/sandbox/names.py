@@ -156,7 +156,7 @@ def names_under_test(tests: list[str], entry_point: str | None) -> set[str]:
         ValueError: the tests use builtin functions only, and it is unclear which is under test.
     """
     free = frozenset().union(*map(free_names, tests)) - {"candidate"}
-    trees = [ast.parse(test) for test in tests]
+    trees = list(map(ast.parse, tests))
     with_attributes = frozenset().union(*map(names_with_attributes, trees))
     modules = with_attributes & (sys.stdlib_module_names | set(PACKAGE_NAMES))
     unknown = set(free - BUILTINS - set(standard_names()) - modules)

@@ -1,8 +1,6 @@
 """Run untrusted code in confined processes and report how the run ended. The processes are forked
 by a server (`server`)."""
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Unit tests of the formats that data sets use, and grading of code by them."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math
@@ -114,7 +112,7 @@ def _read_rows(rows: Sequence[Mapping[str, Any]], entry_point: str | None) -> Te
         )
     asserts = []
     for row in rows:
-        arguments = [json.loads(line) for line in row["input"].splitlines()]
+        arguments = list(map(json.loads, row["input"].splitlines()))
         asserts.append(_call(arguments, row["output"]))
     return Tests(asserts=tuple(asserts), entry_point=entry_point)
 
@@ -143,7 +141,7 @@ def _values(text: str) -> list[Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
-        return [json.loads(line) for line in text.splitlines()]
+        return list(map(json.loads, text.splitlines()))
     return value if isinstance(value, list) and "\n" not in text.strip() else [value]
 
 
