@@ -77,7 +77,7 @@ def counted(number: int, noun: str) -> str:
 def suggest(name: str, known: Iterable[object]) -> str:
     """Return a suggestion for an unknown name: the known names most similar to it, or all of them
     if none is similar."""
-    names = [str(x) for x in known]
+    names = list(map(str, known))
     similar = get_close_matches(name, names, 3) or get_close_matches(name.lower(), names, 3)
     ratio = {x: SequenceMatcher(None, name.lower(), x.lower()).ratio() for x in similar}
     similar = [x for x in similar if ratio[x] > ratio[similar[0]] - 0.15]

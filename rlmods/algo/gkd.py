@@ -186,7 +186,7 @@ class GKD(Learner):
     def responses(self, prompts: Sequence[Prompt]) -> tuple[list[Response], Scores]:
         """Return `batch.samples` sampled responses to each prompt, or one of the data, and their
         rewards if the teacher reads them, else None for each."""
-        is_sampled = [self.is_sampled(prompt) for prompt in prompts]
+        is_sampled = list(map(self.is_sampled, prompts))
         chosen = [prompt for prompt, sampled in zip(prompts, is_sampled, strict=True) if sampled]
         with self.timer("rollout"):
             samples = generate_in_order(

@@ -130,14 +130,7 @@ class PolicyGradient(Learner):
         self.tokens = TokenSelection(tokens or AllTokens())
         self.aggregation = aggregation
         self.credit = CreditAssignment(advantage)
-        self.critic_config: Any = critic or NoCritic()
-        self.critic: nn.Module | None = self.critic_config(self.policy)
-        if self.critic is not None:
-            self.networks["critic"] = self.critic
-            if critic.lr is not None:
-                self.optimizer_settings["critic"] = {"lr": critic.lr}
-        # in the first iterations, only the critic is trained
-        self.schedule_starts["policy"] = self.critic_config.pretraining
+        self._add_critic(critic or NoCritic())
         self.full_kl = needs_of(kl, KLNeeds).distributions
         if needs_of(kl, KLNeeds).reference:
             self.reference = FrozenPolicy((reference or StartPolicy())(self.policy))
@@ -172,6 +165,16 @@ class PolicyGradient(Learner):
         """Response tokens sampled in this iteration on this rank."""
         for extension in create_extensions(self, settings):
             self.add_extension(extension)
+
+    def _add_critic(self, config: Any) -> None:
+        self.critic_config = config
+        self.critic: nn.Module | None = config(self.policy)
+        if self.critic is not None:
+            self.networks["critic"] = self.critic
+            if config.lr is not None:
+                self.optimizer_settings["critic"] = {"lr": config.lr}
+        # in the first iterations, only the critic is trained
+        self.schedule_starts["policy"] = config.pretraining
 
     @property
     def ahead(self) -> SampleAhead | None:
@@ -318,7 +321,7 @@ class PolicyGradient(Learner):
         """Normalise and clip rewards, if the settings say so."""
         if self.reward_scale is None:
             return values
-        return [self.reward_scale(value) for value in values]
+        return list(map(self.reward_scale, values))
 
     def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
         """Add values, old and reference log-probabilities as needed, and advantages, which

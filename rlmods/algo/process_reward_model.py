@@ -81,7 +81,7 @@ class ProcessRewardModel(Learner):
         steps = prompt.meta["steps"]
         prompt_tokens = self.scalar.encode(prompt)
         tokens = self.scalar.encode_response("".join(steps), prompt)
-        lengths = [len(step) for step in steps]
+        lengths = list(map(len, steps))
         ends = tokens_at(self.scalar.decode, tokens, list(accumulate(lengths))[:-1])
         ends = [*ends, len(tokens) - 1]
         if not all(lengths) or len(set(ends)) < len(steps):

@@ -162,7 +162,7 @@ def table(rows: Rows) -> tuple[list[str], list[list[Cell]]]:
 
     A prompt of several messages becomes one text. Control characters, which a terminal or browser
     may execute, become escapes."""
-    shown = [_cells(row) for row in rows]
+    shown = list(map(_cells, rows))
     names = dict.fromkeys(chain.from_iterable(shown))
     columns = sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     return columns, [list(map(cells.get, columns)) for cells in shown]

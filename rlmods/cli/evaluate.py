@@ -140,7 +140,7 @@ def pair_accuracy(
             "a reward model is evaluated on preferences, and the data has none: type "
             "data=preferences data.train=FILE"
         )
-    sizes = {len(pairs) for pairs in correct}
+    sizes = set(map(len, correct))
     by_prompt = [sum(pairs) / len(pairs) for pairs in correct]
     num_pairs = sum(map(len, correct))
     intervals = _intervals({"val/pair_accuracy": by_prompt}) if len(sizes) == 1 else {}

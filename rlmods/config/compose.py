@@ -135,7 +135,7 @@ def run_spec(
         UserError: something is unknown, missing or out of range, or two parts are incompatible.
     """
     config = copy.deepcopy(config)
-    typed = [Override.parse(text) for text in overrides]
+    typed = list(map(Override.parse, overrides))
     unknown = [str(key) for key in config if key not in TOP_LEVEL_KEYS]
     if unknown:
         raise UserError(f"unknown key {unknown[0]!r}: known keys are {', '.join(TOP_LEVEL_KEYS)}")

@@ -185,7 +185,7 @@ class PromptLoader:
         may do so: a pass begins with it."""
         # All of the global batch on every rank: with pools, passes begin in the same batch on each.
         positions = range(self._num_taken, self._num_taken + self.batch_size)
-        batch = [self.prompt_at(position) for position in positions]
+        batch = list(map(self.prompt_at, positions))
         size = self.batch_size // self.world_size
         return batch[self.rank * size : (self.rank + 1) * size]
 

@@ -128,7 +128,7 @@ def check_messages(turns: Sequence[Any], location: str, column: str) -> list[dic
     if not turns:
         raise UserError(f'{location}: column "{column}" is empty')
     for turn in turns:
-        texts = [turn.get(key) for key in ("role", "content")] if isinstance(turn, dict) else []
+        texts = list(map(turn.get, ("role", "content"))) if isinstance(turn, dict) else []
         if not texts or not all(isinstance(text, str) for text in texts):
             raise UserError(
                 f'{location}: column "{column}" must list messages such as {{"role": "user", '

@@ -113,7 +113,7 @@ def to_full(x: Any) -> Any:
         return tensor.cpu() if is_first_rank() else x
     if isinstance(x, Mapping):
         return {key: to_full(value) for key, value in x.items()}
-    return [to_full(value) for value in x] if isinstance(x, list | tuple) else x
+    return list(map(to_full, x)) if isinstance(x, list | tuple) else x
 
 
 def full_state(network: nn.Module) -> dict[str, Tensor]:

@@ -152,7 +152,7 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
     typed = list(map(settings, runs))
     # Recipes choose options and settings of other groups: these are shown only where they differ
     # between runs of one recipe.
-    recipes = [_canonical([options.get(group) for group in RECIPES]) for options in parts]
+    recipes = [_canonical(list(map(options.get, RECIPES))) for options in parts]
     shown = []
     groups = dict.fromkeys(group for options in parts for group in options)
     for group in (*RECIPES, *(group for group in groups if group not in RECIPES)):

@@ -274,7 +274,7 @@ class Policy(TokenizerMixin, nn.Module):
                 use_reentrant=False,
             )
             chunks.append(chunk)
-        return tuple(torch.cat(x) for x in zip(*chunks, strict=True))
+        return tuple(map(torch.cat, zip(*chunks, strict=True)))
 
     def _score_chunk(
         self,

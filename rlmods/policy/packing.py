@@ -165,7 +165,7 @@ def _chunks(starts: Array, lengths: Array) -> list[Array]:
         else:
             chunks.append([row])
             spans.append(span)
-    return [np.array(rows) for rows in chunks]
+    return list(map(np.array, chunks))
 
 
 class _Gather(torch.autograd.Function):

@@ -218,7 +218,7 @@ def _left_pad(
     rows: Sequence[Sequence[int]], pad_id: int, device: torch.device
 ) -> tuple[Int[Tensor, "P W"], Bool[Tensor, "P W"]]:
     """Return ids, and a mask that is True on ids and False on padding."""
-    mask = right_mask([len(row) for row in rows], device)
+    mask = right_mask(list(map(len, rows)), device)
     width = mask.shape[1]
     padded = [[pad_id] * (width - len(row)) + list(row) for row in rows]
     return torch.tensor(padded, device=device), mask

@@ -236,7 +236,7 @@ class InProcess:
 
         engine = self._llm.llm_engine
         done: dict[str, list[Completion]] = {}
-        ids = [str(i) for i in range(len(requests))]
+        ids = list(map(str, range(len(requests))))
         with _outside_of_training():
             try:
                 for name, request in zip(ids, requests, strict=True):
@@ -248,7 +248,7 @@ class InProcess:
                     rows: list[Completion] = []
                     for output in engine.step():
                         if output.finished:
-                            done[output.request_id] = [_completion(x) for x in output.outputs]
+                            done[output.request_id] = list(map(_completion, output.outputs))
                             rows += done[output.request_id]
                     progress(len(rows), sum(len(x.tokens) for x in rows))
             finally:

@@ -359,7 +359,7 @@ def _completions(endpoint: Endpoint, sent: bytes) -> list[Completion]:
     reply = endpoint.parse(sent)
     try:
         choices = sorted(reply["choices"], key=lambda choice: choice["index"])
-        completions = [_completion(choice) for choice in choices]
+        completions = list(map(_completion, choices))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UserError(
             f"rollout: {endpoint.url}: its reply lacks tokens, log-probabilities or versions: "

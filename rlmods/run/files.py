@@ -100,7 +100,7 @@ def _to_json(value: object) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes):
-        return [_to_json(item) for item in value]
+        return list(map(_to_json, value))
     return _to_json(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 

@@ -145,7 +145,7 @@ class Server(Demonstrated):
                     entry[str(i)]["logprob"]
                     for entry, i in zip(entries[start:end], response, strict=True)
                 ]
-            values = [float(x) for x in found]
+            values = list(map(float, found))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             other = "echo" if self.api == "prompt_logprobs" else "prompt_logprobs"
             raise UserError(

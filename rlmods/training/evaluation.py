@@ -58,7 +58,7 @@ def majority_correct(answers: Sequence[str | None], correct: Sequence[bool | Non
         votes.setdefault(text if number is None else number, []).append(is_correct)
     if not votes:
         return None if all(x is None for x in correct) else 0.0
-    most = max(len(group) for group in votes.values())
+    most = max(map(len, votes.values()))
     winners = [sum(group) / most for group in votes.values() if len(group) == most]
     return sum(winners) / len(winners)
 

@@ -157,7 +157,7 @@ class Meter:
             return {}
         states = []
         for metric in used.values():
-            states += [metric.state(name) for name in metric.states]
+            states += list(map(metric.state, metric.states))
         values = iter(torch.stack(states).tolist())
         read = {}
         for name, metric in used.items():

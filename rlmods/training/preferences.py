@@ -111,7 +111,7 @@ def collate_preferences(prompts: Sequence[Prompt], tokenizer: TokenizerMixin) ->
     margins = [prompt.meta.get("margin") for prompt in prompts]
     has_margins = any(margin is not None for margin in margins)
     return pad_preferences(
-        [tokenizer.encode(prompt) for prompt in prompts],
+        list(map(tokenizer.encode, prompts)),
         responses,
         [list(prompt.meta["ranks"]) for prompt in prompts],
         tokenizer.pad_id,

@@ -175,7 +175,7 @@ def sample_row(response: Response, scores: Scores, i: int) -> Row:
         "finish": response.finish,
     }
     if response.turns:
-        row["turns"] = [asdict(turn) for turn in response.turns]
+        row["turns"] = list(map(asdict, response.turns))
     if response.cuts:
         row["cuts"] = list(response.cuts)
     if response.session is not None:

@@ -16,7 +16,7 @@ class Name:
     """Score of a response that contains `word`."""
 
     def __call__(self, responses: Sequence[Any]) -> list[float | None]:
-        return [self.score(response) for response in responses]
+        return list(map(self.score, responses))
 
     def score(self, response: Any) -> float | None:
         """

@@ -28,7 +28,8 @@ _STYLE = (
     # commands that only change how what follows looks
     re.compile(
         r"\\(?:(?:display|text|script|scriptscript)style|footnotesize|scriptsize|normalsize"
-        r"|normalfont|tiny|small|[lL]arge|LARGE|[hH]uge|bf(?:series)?|it(?:shape)?|rm(?:family)?|sf|tt|em"
+        r"|normalfont|tiny|small|[lL]arge|LARGE|[hH]uge|bf(?:series)?|it(?:shape)?|rm(?:family)?"
+        r"|sf|tt|em"
         r"|boldmath|centering|(?:math)?strut|nonumber|notag|noindent|no?limits|limits|left\.?"
         r"|right\.?|middle|[bB]igg?[lrm]?|thinspace)(?![A-Za-z])"
     ),

@@ -180,7 +180,7 @@ def letters(node: Node) -> str | None:
     name. None for another node."""
     if node.op == "name" and not node.args and len(node.text) == 1:
         return node.text
-    parts = [letters(arg) for arg in node.args] if node.op == "*" else [None]
+    parts = list(map(letters, node.args)) if node.op == "*" else [None]
     return None if None in parts else "".join(map(str, parts))
 
 

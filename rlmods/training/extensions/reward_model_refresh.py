@@ -193,7 +193,7 @@ class RewardModelRefresh(Extension):
     def state_dict(self) -> dict[str, Any]:
         networks = self.networks() if self.trained else ()
         return {
-            "history": [asdict(row) for row in self.history],
+            "history": list(map(asdict, self.history)),
             "trained": self.trained,
             "networks": [network.state_dict() for network in networks],
             "offsets": [network.metadata["offset"] for network in networks],
@@ -209,7 +209,7 @@ class RewardModelRefresh(Extension):
                 network.metadata["offset"] = offset
 
     def rank_state(self) -> dict[str, Any]:
-        return {"fresh": [asdict(row) for row in self.fresh]}
+        return {"fresh": list(map(asdict, self.fresh))}
 
     def load_rank_states(
         self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int

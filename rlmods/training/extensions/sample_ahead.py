@@ -177,9 +177,9 @@ def _saved(response: Response) -> dict[str, Any]:
     prompt = Prompt(id=response.prompt.id, time=response.prompt.time)
     meta = {name: response.meta[name] for name in SAVED_META if name in response.meta}
     return asdict(replace(response, prompt=prompt, meta=meta)) | {
-        "prompt_tokens": [int(token) for token in response.prompt_tokens],
-        "tokens": [int(token) for token in response.tokens],
-        "behavior_logprobs": [float(x) for x in response.behavior_logprobs],
+        "prompt_tokens": list(map(int, response.prompt_tokens)),
+        "tokens": list(map(int, response.tokens)),
+        "behavior_logprobs": list(map(float, response.behavior_logprobs)),
     }
 
 
