@@ -66,10 +66,9 @@ def paired(a: Mapping[K, float], b: Mapping[K, float]) -> list[float]:
     return [b[key] - a[key] for key in a if key in b]
 
 
-def bootstrap_interval(
-    values: Sequence[float], confidence: float = 0.95, num_resamples: int = 10_000, seed: int = 0
-) -> Interval:
-    """Return the mean and its percentile bootstrap interval, for many values of any distribution.
+def bootstrap_interval(values: Sequence[float]) -> Interval:
+    """Return the mean and its 95 % percentile bootstrap interval, for many values of any
+    distribution, of 10,000 resamples.
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3. Equal
     values, or a single one, give an infinite interval: resampling them shows nothing of the
@@ -78,13 +77,10 @@ def bootstrap_interval(
     mean = float(x.mean())
     if _show_no_spread(x):
         return Interval(mean, -math.inf, math.inf, len(x))
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     shape = (100, len(x))  # a hundred resamples at a time, for memory
-    means = [
-        x[generator.integers(0, len(x), shape)].mean(1) for _ in range(num_resamples // shape[0])
-    ]
-    bounds = [(1 - confidence) / 2, (1 + confidence) / 2]
-    low, high = np.quantile(np.concatenate(means), bounds).tolist()
+    means = [x[generator.integers(0, len(x), shape)].mean(1) for _ in range(100)]
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975]).tolist()
     return Interval(mean, low, high, len(x))
 
 
@@ -249,24 +245,20 @@ def power(effect: float, num_pairs: int, alpha: float = ALPHA) -> float:
     return float(np.average(rejects, weights=density))
 
 
-def detectable_effect(
-    num_pairs: int, probability: float = PROBABILITY, alpha: float = ALPHA
-) -> float:
-    """Return the smallest difference that is seen with a probability, in standard deviations of the
+def detectable_effect(num_pairs: int, alpha: float = ALPHA) -> float:
+    """Return the smallest difference that is seen with `PROBABILITY`, in standard deviations of the
     difference of a pair."""
     return smallest_number(
-        lambda effect: power(effect, num_pairs, alpha) >= probability, num_halvings=30
+        lambda effect: power(effect, num_pairs, alpha) >= PROBABILITY, num_halvings=30
     )
 
 
-def num_pairs_needed(
-    effect: float, probability: float = PROBABILITY, alpha: float = ALPHA
-) -> int | None:
-    """Return the smallest number of pairs that see a difference with a probability. None: more than
+def num_pairs_needed(effect: float, alpha: float = ALPHA) -> int | None:
+    """Return the smallest number of pairs that see a difference with `PROBABILITY`. None: more than
     `MAX_PAIRS`."""
-    if power(effect, MAX_PAIRS, alpha) < probability:
+    if power(effect, MAX_PAIRS, alpha) < PROBABILITY:
         return None
     candidates = range(2, MAX_PAIRS + 1)
     return candidates[
-        bisect_left(candidates, probability, key=lambda count: power(effect, count, alpha))
+        bisect_left(candidates, PROBABILITY, key=lambda count: power(effect, count, alpha))
     ]

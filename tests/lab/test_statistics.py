@@ -194,8 +194,8 @@ def test_is_how_often_the_test_rejects() -> None:
 
 @pytest.mark.parametrize("num_pairs", [3, 8])
 def test_the_detectable_effect_is_seen_with_its_probability(num_pairs: int) -> None:
-    effect = detectable_effect(num_pairs, 0.9, 0.01)
-    assert power(effect, num_pairs, 0.01) == pytest.approx(0.9, abs=1e-4)
+    effect = detectable_effect(num_pairs, 0.01)
+    assert power(effect, num_pairs, 0.01) == pytest.approx(0.8, abs=1e-4)
 
 
 def test_pairs_needed_are_the_fewest() -> None:

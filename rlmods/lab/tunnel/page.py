@@ -65,7 +65,7 @@ def page(
             "<meta name=viewport content='width=device-width, initial-scale=1'>",
             f"<title>scorecard</title><style>{STYLE}</style></head><body>",
             "<h1>Scorecard</h1>",
-            f"<p>{_summary(entrants, tasks, card)}</p>",
+            f"<p>{_summary(entrants[0], card)}</p>",
             _legend(colours),
             _table(entrants, tasks, card),
             f"<p><small>{HOW_TO_READ}</small></p>",
@@ -83,10 +83,9 @@ def page(
     )
 
 
-def _summary(entrants: Sequence[str], tasks: Sequence[Task], card: Card) -> str:
-    """Return in a sentence how many differences are decided."""
-    baseline = entrants[0]
-    others = [key for key in card if key[0] != baseline and card[key].difference is not None]
+def _summary(baseline: str, card: Card) -> str:
+    """Return in a sentence how many differences from the baseline are decided."""
+    others = [key for key in card if card[key].difference is not None]
     decided = [key for key in others if card[key].better is not None]
     if not others:
         return "No comparison: name a second algorithm."
