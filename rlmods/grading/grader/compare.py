@@ -225,8 +225,7 @@ class Comparison:
             return value.op != "rel" and self.same(gold.args[-1], value)
         if len(operators) == 1 and len(answer.args) == 2:
             return not _is_solved(gold) and _same_up_to_a_factor(gold, answer)
-        unknown, others = ({_key(x) for x in y.args if free_names(x)} for y in (gold, answer))
-        return unknown == others and self.same_set(gold, answer)
+        return _unknown_members(gold) == _unknown_members(answer) and self.same_set(gold, answer)
 
 
 strict = Comparison(STRICT)
@@ -286,6 +285,10 @@ def _unknowns(items: Sequence[Node]) -> list[str] | None:
             return None
         names.append(item.args[0].text + repr(item.args[0].args))
     return names if len(set(names)) == len(names) else None
+
+
+def _unknown_members(relation: Node) -> set[object]:
+    return set(map(_key, filter(free_names, relation.args)))
 
 
 def _as_point(node: Node, other: Node) -> Node:

@@ -117,14 +117,16 @@ def multiply(a: Value, b: Value) -> Value:
         if len(a[0]) != len(b):
             raise Undefined("a product of matrices whose sizes do not fit")
         columns = list(zip(*b, strict=True))
-        return tuple(
-            tuple(reduce(add, map(multiply, row, column)) for column in columns) for row in a
-        )
+        return tuple(_row_product(row, columns) for row in a)
     if isinstance(b, tuple):
         return multiply(b, a)
     if isinstance(a, tuple):
         return tuple(multiply(entry, b) for entry in a)
     return a * b if isinstance(a, Fraction) and isinstance(b, Fraction) else as_mp(a) * as_mp(b)
+
+
+def _row_product(row: Sequence[Value], columns: Sequence[Sequence[Value]]) -> Value:
+    return tuple(reduce(add, map(multiply, row, column)) for column in columns)
 
 
 def divide(a: Value, b: Value) -> Value:

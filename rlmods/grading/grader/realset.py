@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cmp_to_key
+from functools import cmp_to_key, partial
 
 from rlmods.grading.grader.evaluate import evaluate, free_names
 from rlmods.grading.grader.numbers import Value, add, as_mp, close, divide, is_real, mp, spend
@@ -76,15 +76,16 @@ def _divided(contains: Membership, bounds: Sequence[Value]) -> RealSet:
 
 def _membership(node: Node, bounds: list[Value]) -> Membership:
     """Return the membership in the set of a node, and add the bounds in the node to `bounds`."""
+    membership = partial(_membership, bounds=bounds)
     if node.op == "rel":
         return _of_relation(node, bounds)
     if node.op == "list":
         return _of_list(node, bounds)
     if node.op in _RULES:
-        return _combined([_membership(arg, bounds) for arg in node.args], _RULES[node.op])
+        return _combined(list(map(membership, node.args)), _RULES[node.op])
     if node.op == "group" and node.text == r"\{\}":
         points = [Node("rel", (_X, arg), "=") for arg in node.args]
-        return _combined([_of_relation(point, bounds) for point in points], any)
+        return _combined(list(map(membership, points)), any)
     if node.op == "group" and len(node.args) == 2:
         low, high = node.args
         order = _compare(_number(low), _number(high))
@@ -102,9 +103,9 @@ def _combined(members: Sequence[Membership], rule: Rule) -> Membership:
 
 def _of_list(node: Node, bounds: list[Value]) -> Membership:
     is_intersection = node.text != "or" and all(item.op == "rel" for item in node.args)
-    members = [_membership(item, bounds) for item in node.args]
+    members = list(map(partial(_membership, bounds=bounds), node.args))
     contains = _combined(members, all if is_intersection else any)
-    sets = [_divided(member, bounds) for member in members]
+    sets = list(map(partial(_divided, bounds=bounds), members))
     if is_intersection:  # x in R beside a condition adds nothing
         sets = [subset for subset in sets if subset != REALS]
     if len(sets) > 1 and any(map(_divided(contains, bounds).equals, sets)):
@@ -119,7 +120,7 @@ def _of_relation(node: Node, bounds: list[Value]) -> Membership:
     unknown = [arg for arg in node.args if free_names(arg) - {"e"}]
     if not _RELATIONS.keys() >= set(signs) or len(unknown) != 1:
         raise ParseError("not an inequality in one unknown")
-    sides = [_side(arg, bounds) for arg in node.args]
+    sides = list(map(partial(_side, bounds=bounds), node.args))
 
     def contains(x: Value) -> bool:
         values = [side(x) for side in sides]

@@ -6,7 +6,7 @@ All patterns are applied to texts of at most `MAX_CHARS` characters.
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import lru_cache, partial
 
 MAX_CHARS = 1000
 """Longer texts are not answers; this bounds the input of every pattern and of the parser."""
@@ -192,15 +192,15 @@ def _between_formulas(match: re.Match[str]) -> str:
 def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     """Return an answer and its gold without style. Currency signs become units where the other text
     has another one, or words. Half of the day (`3:25 PM`) may be left out."""
-    texts = [_LONE_DOLLAR.sub(r"\1\\$", text) for text in (answer, gold)]
+    texts = list(map(partial(_LONE_DOLLAR.sub, r"\1\\$"), (answer, gold)))
     marks = set(_CURRENCY_SIGN.findall(texts[0]))
     gold_marks = set(_CURRENCY_SIGN.findall(texts[1]))
     has_words = _LETTER.search(texts[1 if marks else 0]) is not None
     if marks != gold_marks and (has_words or (marks and gold_marks)):
-        texts = [_CURRENCY_AFTER.sub(r"\2\1", text) for text in texts]
-        texts = [_CURRENCY.sub(_currency_unit, text) for text in texts]
+        texts = list(map(partial(_CURRENCY_AFTER.sub, r"\2\1"), texts))
+        texts = list(map(partial(_CURRENCY.sub, _currency_unit), texts))
     if any(map(_LETTER_CHOICE.search, texts)):
-        texts = [_BOLD_LETTER.sub(r"\1", text) for text in texts]
+        texts = list(map(partial(_BOLD_LETTER.sub, r"\1"), texts))
     answer, gold = map(clean, texts)
     hours = (_HALF_DAY.sub(r"\1", answer), _HALF_DAY.sub(r"\1", gold))
     halves = _half_days(answer)

@@ -5,6 +5,7 @@ called with numbers and symbols of our own."""
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import sympy
@@ -62,6 +63,7 @@ def equal(answer: Node, gold: Node) -> bool:
 
 def _built(node: Node, symbols: Symbols) -> Any:
     """Return the object of a tree; names that are not in `symbols` are plain symbols."""
+    build = partial(_built, symbols=symbols)
     if node.op == "number" and node.value is not None:
         return sympy.Rational(node.value)
     if node.op == "name" and not node.args:
@@ -71,8 +73,8 @@ def _built(node: Node, symbols: Symbols) -> Any:
     if node.op in _LIMITS:
         return _limit(node, symbols)
     if node.op == "matrix":
-        return sympy.Matrix([[_built(entry, symbols) for entry in row.args] for row in node.args])
-    args = [_built(arg, symbols) for arg in node.args]
+        return sympy.Matrix([list(map(build, row.args)) for row in node.args])
+    args = list(map(build, node.args))
     if node.op in ("^", "!"):
         last = args[-1]
         if last.is_number and (not last.is_real or abs(last) > MAX_EXPONENT):
