@@ -374,16 +374,20 @@ class Learner(L.LightningModule):
         """Return the learning rate factor by iteration of a schedule that begins at `start`."""
         return lambda i: self.schedule(max(0, i - start), self.max_iterations - start)
 
+    def _check_networks(self) -> None:
+        """Check the networks that were not checked when they were built. By now they are on their
+        device, in the data type of the run."""
+        checked = check_deferred(self.all_networks)
+        if self.networks.get("policy") in checked and isinstance(self.rollout, ChecksPolicy):
+            self.rollout.check_policy(self.policy)
+
     def on_fit_start(self) -> None:
         self.batch.check_ranks(self.trainer.world_size, self.rows_per_prompt(self.batch))
         for model in self.frozen.values():
             model.to(self.device)
-        # Networks that were not checked when they were built are on their device now. Lightning
-        # enters the precision context before each training step.
+        # Lightning enters the precision context before each training step
         with self.trainer.precision_plugin.forward_context():
-            checked = check_deferred(self.all_networks)
-            if self.networks.get("policy") in checked and isinstance(self.rollout, ChecksPolicy):
-                self.rollout.check_policy(self.policy)
+            self._check_networks()
         self.meter.reset(self.device)
         self.timer.device = self.device
         for extension in self.extensions:

@@ -22,7 +22,7 @@ What follows `--` is passed on to `vllm serve`. Stop it with Ctrl-C.
 
 import sys
 
-from rlmods.errors import print_usage
+from rlmods.errors import UserError, print_usage
 
 print_usage(__name__, __doc__)
 
@@ -40,6 +40,7 @@ from rlmods.cli.command import command, configuration, take_settings
 from rlmods.config.instantiate import instantiate
 from rlmods.distributed.trainer import choose
 from rlmods.policy import Policy
+from rlmods.policy.adapted import AdaptedPolicy
 from rlmods.rollout.vllm import check_architecture
 
 ENVIRONMENT = {
@@ -113,6 +114,11 @@ def serve(arguments: Sequence[str]) -> str:
     settings = take_settings(config, ServeSettings)
     policy = instantiate(config.policy, "policy")()
     check_architecture(policy)
+    if settings.lora_rank and isinstance(policy, AdaptedPolicy):
+        raise UserError(
+            "lora_rank serves the base of an adapter, and policy.name is an adapter: type "
+            "policy.name=BASE"
+        )
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # set by the check

@@ -41,7 +41,9 @@ def instantiate(
         check_values(values, key)
         if isinstance(values, dict) and "_target_" not in values:
             raise UserError(f"{key}: its option has no _target_: write _target_: MODULE.CLASS")
-        return hydra_instantiate(config, _convert_="all", _partial_=partial)
+        if not partial:  # the option may say so itself
+            return hydra_instantiate(config, _convert_="all")
+        return hydra_instantiate(config, _convert_="all", _partial_=True)
     except ERRORS as error:
         nested = re.search(r"full_key: ([\w.]+)$", str(error))
         if nested is not None and nested[1] != key:  # a part of this part

@@ -131,9 +131,13 @@ class FileRows(Sequence[Prompt]):
         for i in repeated[repeated >= 0].tolist():
             raise UserError(repeated_id(self[i], source))
 
-    def hold_out(self, num_val: int, seed: int) -> tuple[FileRows, list[Prompt]]:
+    def hold_out(self, num_val: int, seed: int, source: str) -> tuple[FileRows, list[Prompt]]:
         """Split into train and held-out prompts, which share no question: draw prompts with their
-        repetitions, and take those that are not too many."""
+        repetitions, and take those that are not too many.
+
+        Raises:
+            UserError: questions repeat too often.
+        """
         questions = self.facts.questions[self.positions]
         held_out: set[int] = set()
         draws = Random(seed).sample(range(len(self)), min(len(self), 100 * num_val))
@@ -143,6 +147,11 @@ class FileRows(Sequence[Prompt]):
                 held_out.update(group)
             if len(held_out) == num_val:
                 break
+        if len(held_out) < num_val:
+            raise UserError(
+                f"{source}: cannot hold out data.num_val={num_val} of {len(self)} rows, whose "
+                f"questions repeat; type data.num_val={len(held_out)}"
+            )
         is_train = np.ones(len(self), bool)
         is_train[sorted(held_out)] = False
         train = self.select(np.flatnonzero(is_train))

@@ -174,27 +174,31 @@ class Jsonl:
 def hold_out(
     prompts: Sequence[Prompt], num_val: int, seed: int, source: str
 ) -> tuple[Sequence[Prompt], list[Prompt]]:
-    """Split prompts into train and val, which share no question: `num_val` prompts for val, or the
-    most below that with all prompts of each question. Raises: UserError if that leaves one of them
-    empty."""
+    """Split prompts into train and val, which share no question. Raises: UserError if that leaves
+    nothing to train on."""
     if isinstance(prompts, FileRows):
-        return prompts.hold_out(num_val, seed)
-    questions: dict[str, list[int]] = {}
+        return prompts.hold_out(num_val, seed, source)
+    rows: dict[str, list[int]] = {}
     for i, prompt in enumerate(prompts):
-        questions.setdefault(repr((prompt.text, prompt.messages)), []).append(i)
-    groups = list(questions.values())
-    held_out: set[int] = set()
+        rows.setdefault(repr((prompt.text, prompt.messages)), []).append(i)
+    groups = list(rows.values())
+    val_rows: set[int] = set()
     for group in Random(seed).sample(groups, len(groups)):
-        if len(held_out) + len(group) <= num_val:
-            held_out.update(group)
-    if num_val and len(held_out) in (0, len(prompts)):
-        possible = max(len(prompts) // 10, min(map(len, groups))) if len(groups) > 1 else 0
+        if len(val_rows) + len(group) <= num_val:
+            val_rows.update(group)
+    if len(val_rows) < num_val or len(val_rows) == len(prompts):
+        # all rows of a question are held out or none
+        smallest = min(map(len, groups), default=0)
+        possible = len(val_rows) or smallest
+        if possible == len(prompts):
+            possible = max(1, len(prompts) // 10) if len(groups) == len(prompts) else smallest
+        advice = f"data.num_val={possible}" if possible < len(prompts) else "a smaller data.num_val"
         raise UserError(
             f"{source}: cannot hold out data.num_val={num_val} of {len(prompts)} rows with "
-            f"{len(groups)} different questions; type data.num_val={possible}"
+            f"{len(rows)} different questions; type {advice}"
         )
-    rest = [prompt for i, prompt in enumerate(prompts) if i not in held_out]
-    return rest, [prompts[i] for i in sorted(held_out)]
+    train = [prompt for i, prompt in enumerate(prompts) if i not in val_rows]
+    return train, [prompts[i] for i in sorted(val_rows)]
 
 
 def open_rows(source: str, split: str, advice: str = ADVICE) -> Source:

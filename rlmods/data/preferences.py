@@ -151,7 +151,9 @@ class Preferences(Jsonl):
         present = {}
         for field in COLUMNS:
             column = getattr(self, field)
-            if column in row.values or column not in (None, field):
+            if column not in (None, field):
+                get_column(row.values, column, row.location, field)
+            if column in row.values:
                 present[field] = column
         fields: list[str] = []
         if present.keys() & {"steps", "step_labels"}:

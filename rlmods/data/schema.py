@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
+from string import Formatter
 from types import ModuleType
 from typing import Any
 
@@ -156,19 +158,33 @@ def type_name(value: object) -> str:
 
 
 def render(template: str, values: Mapping[str, Any], field: str) -> str:
-    """Fill in the `{name}` placeholders of a template. Raises: UserError for an unknown name, and
-    stray braces."""
+    """Fill in the `{name}` placeholders of a template, which have no other parts.
+
+    Raises: UserError for an unknown name, a format such as `{name:>9}` or `{name!r}`, and stray
+    braces."""
+    hint = "write a literal brace twice, as in \\boxed{{}}"
     try:
-        return template.format_map(values)
-    except KeyError as error:
-        raise UserError(
-            f"data.{field}: no {{{error.args[0]}}} to fill in; there are: {', '.join(values)}"
-        ) from error
-    except (ValueError, IndexError, AttributeError, TypeError) as error:
-        raise UserError(
-            f"data.{field}={template!r}: {error}; write a literal brace twice, as in "
-            "\\boxed{{}}"
-        ) from error
+        parts = _parse(template)
+    except ValueError as e:
+        raise UserError(f"data.{field}={template!r}: {e}; {hint}") from e
+    for _, name, spec, conversion in parts:
+        if name == "" or spec or conversion:
+            raise UserError(
+                f"data.{field}={template!r}: a placeholder is the name of a column only, as "
+                f"{{prompt}}; {hint}"
+            )
+        if name is not None and name not in values:
+            raise UserError(
+                f"data.{field}: no {{{name}}} to fill in; there are: {', '.join(values)}"
+            )
+    return "".join(
+        literal if name is None else f"{literal}{values[name]}" for literal, name, *_ in parts
+    )
+
+
+@lru_cache
+def _parse(template: str) -> tuple[tuple[str, str | None, str | None, str | None], ...]:
+    return tuple(Formatter().parse(template))
 
 
 def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[str, Any]:

@@ -38,9 +38,13 @@ def parse_response(body: Mapping[str, Any], said: Mapping[str, Sequence[Message]
         raise RequestError(400, "conversation: not supported: send previous_response_id")
     given = body.get("input")
     items: Any = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if not items:
+        raise RequestError(400, INPUT)
     messages: list[Message] = []
     if body.get("instructions"):
-        messages.append({"role": "system", "content": str(body["instructions"])})
+        instructions = {"role": "system", "content": body["instructions"]}
+        with refusing(INPUT):
+            messages.append(parse_message(instructions))
     if body.get("previous_response_id") is not None:
         name = str(body["previous_response_id"]).removeprefix("resp_")
         if name not in said:

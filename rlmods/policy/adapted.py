@@ -96,6 +96,11 @@ class AdaptedPolicy(Policy):
                     f"adapter.targets: {name} is not a linear layer: type "
                     "'adapter.targets=[NAME,...]' with linear layers"
                 )
+            if layer.lora_variant:
+                raise UserError(
+                    f"the adapter in {name} has more than W + B A, which is not supported: use a "
+                    "plain LoRA adapter"
+                )
 
     def forward(self, *args: Any, **kwargs: Any) -> PolicyOutput:
         """Run `Policy.forward` with this policy's adapter active."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.types import Response, Scores
 
@@ -30,6 +31,11 @@ class EnvironmentReward:
         return RewardNeeds(turns=True, gives_tokens=self.by_turn)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
+        if any(not response.turns and response.session is None for response in responses):
+            raise UserError(
+                "reward=environment grades responses of an environment of several turns: "
+                "type environment=OPTION"
+            )
         values: list[float | None] = []
         correct: list[bool | None] = []
         tokens: list[list[float | None]] = []

@@ -98,8 +98,7 @@ class VLLM(TokenRollout):
         if self.cache_gib is None:
             dtype = getattr(torch, self.dtype or "", policy.model.dtype)
             bytes_per_row = run.longest_row * cache_bytes(policy.model.config, dtype.itemsize)
-            reserved_bytes = 0.0 if self.sleep else run.reserved_bytes
-            room = cache_room(policy, dtype.itemsize, reserved_bytes)
+            room = cache_room(policy, dtype.itemsize, run.reserved_bytes)
             size = max(SPARE * bytes_per_row, min(SPARE * bytes_per_row * run.num_rows, room))
             self.cache_gib = max(MIN_CACHE_GIB, size / 2**30)
 
@@ -143,8 +142,8 @@ class InProcess:
     ) -> None:
         self._versions = Versions()
         self._sleeps = sleep and torch.cuda.is_available()
-        self._is_asleep = False
-        self._is_sampling = False
+        self._is_awake = False
+        self._has_slept = False
         folder = mkdtemp(prefix="rlmods-vllm-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         write_description(policy, Path(folder))
@@ -192,8 +191,7 @@ class InProcess:
     def load(self, policy: Policy, iteration: int) -> None:
         if not self._versions.update(policy, iteration):
             return
-        self._wake()
-        with _outside_of_training():
+        with self.awake(), _outside_of_training():
             try:
                 # Also tied weights: the CPU build has its own copy of the output layer.
                 self._llm.collective_rpc(
@@ -210,24 +208,21 @@ class InProcess:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Sample in the block. At its end the engine frees its memory, if it is to sleep."""
-        if not self._sleeps or self._is_sampling:
+        """Load weights or sample in the block. At its end the engine frees its memory, if it is to
+        sleep."""
+        if not self._sleeps or self._is_awake:
             yield
             return
-        self._wake()
-        self._is_sampling = True
+        if self._has_slept:
+            torch.cuda.empty_cache()  # memory of the last update
+            self._llm.wake_up()
+        self._is_awake = True
         try:
             yield
         finally:
-            self._is_sampling = False
             self._llm.sleep(level=1)  # level 2 would lose the weights
-            self._is_asleep = True
-
-    def _wake(self) -> None:
-        if self._is_asleep:
-            torch.cuda.empty_cache()  # memory of the last update
-            self._llm.wake_up()
-            self._is_asleep = False
+            self._is_awake = False
+            self._has_slept = True
 
     def complete(self, requests: Sequence[Request], progress: Progress) -> list[list[Completion]]:
         from vllm import SamplingParams

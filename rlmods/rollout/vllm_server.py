@@ -228,7 +228,15 @@ class Servers:
         body = {"token_ids": list(request.tokens), "sampling_params": request.settings}
         if self.settings.adapter_only:
             body["model"] = self.version
-        return self._ask(self._endpoint(url, "/inference/v1/generate"), body, _completions, stop)
+        endpoint = self._endpoint(url, "/inference/v1/generate")
+        try:
+            return self._ask(endpoint, body, _completions, stop)
+        except UserError as error:
+            cause = error.__cause__
+            if isinstance(cause, NoReplyError) and cause.status == 404 and "model" in body:
+                reason = "it was started again and has no adapter yet"
+                raise NoReplyError(reason, final=True) from error
+            raise
 
     def _endpoint(self, url: str, path: str) -> Endpoint:
         x = self.settings
@@ -313,7 +321,12 @@ class Servers:
         try:
             for call in calls:
                 endpoint = self._endpoint(url, call.path)
-                self._ask(endpoint, call.body, call.read, threading.Event())
+                try:
+                    self._ask(endpoint, call.body, call.read, threading.Event())
+                except UserError as error:
+                    # A repeated call, as the reply to the first was lost.
+                    if "has already been loaded" not in str(error.__cause__):
+                        raise
         except UserError as error:
             return str(error)
         except NoReplyError as error:

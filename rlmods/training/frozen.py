@@ -95,10 +95,8 @@ class FrozenPolicy:
     def step_towards(self, policy: Policy, rate: float) -> None:
         """Set the weights to `(1 - rate) w + rate w_policy`."""
         target = policy.trainable_tensors()
-        moved = {}
         for name, x in self.policy.trainable_tensors().items():
-            moved[name] = x.lerp(target[name].to(x.dtype), rate)
-        self.policy.load_tensors(moved)
+            x.lerp_(target[name].to(x.dtype), rate)  # in place: a copy of all may not fit
 
     def state_dict(self) -> dict[str, Any]:
         """Return the fingerprint of the model as it was loaded and, if it moves, its weights."""

@@ -159,6 +159,13 @@ def test_held_out_rows_share_no_question_with_the_others(
     assert again.val == splits.val
 
 
+def test_more_than_can_be_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "LARGE", 10)
+    rows = [{"prompt": f"q{i % 2}", "answer": "1"} for i in range(60)]
+    with pytest.raises(UserError, match=r"cannot hold out data\.num_val=9 of 60 rows"):
+        Jsonl(write(tmp_path / "x.jsonl", rows), num_val=9)()
+
+
 def test_an_id_that_occurs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "LARGE", 10)
     rows = [{"prompt": f"q{i}", "answer": "1", "key": i % 59} for i in range(60)]

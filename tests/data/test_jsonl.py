@@ -1,6 +1,7 @@
 import json
 import sys
 
+import datasets
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -105,15 +106,10 @@ def test_all_rows_of_a_question_are_in_one_split(texts, num_val, seed):
     prompts = [Prompt(id=str(i), text=t) for i, t in enumerate(texts)]
     try:
         train, val = hold_out(prompts, num_val, seed, "file")
-    except UserError as error:
-        possible = int(str(error).rpartition("=")[2])
-        train, val = hold_out(prompts, possible, seed, "file")
-        assert len(val) <= possible
-        assert len(val) > 0 or len(set(texts)) == 1
-    else:
-        assert len(val) <= num_val
-        if len(set(texts)) == len(texts):
-            assert len(val) == num_val
+    except UserError:
+        assert num_val > min(sum(texts.count(t) == 1 for t in texts), len(texts) - 1)
+        return
+    assert len(val) == num_val
     assert train
     assert not {p.text for p in train} & {p.text for p in val}
     assert sorted(p.id for p in train + val) == sorted(p.id for p in prompts)
@@ -186,13 +182,29 @@ CASES = [
         {"template": "{question}"},
         r"data.template: no \{question\} to fill in; there are: prompt, answer",
     ),
+    (
+        [GOOD],
+        {"template": "{prompt:>300000000}"},
+        r"data.template=.*a placeholder is the name of a column only",
+    ),
+    (
+        [GOOD],
+        {"template": "{prompt!r}"},
+        r"data.template=.*a placeholder is the name of a column only",
+    ),
+    (
+        [GOOD],
+        {"template": "{prompt.__class__}"},
+        r"data.template: no \{prompt.__class__\} to fill in; there are: prompt",
+    ),
+    ([GOOD], {"template": "{prompt[0]}"}, r"data.template: no \{prompt\[0\]\} to fill in"),
     ([GOOD], {"template": "{prompt"}, r"data.template=.*write a literal brace twice"),
     ([GOOD], {"template": "{prompt} \\boxed{}"}, r"data.template=.*write a literal brace twice"),
     ([GOOD], {"system": "Be brief."}, r"data.system is a chat message.*type data.chat=true"),
     (
         [GOOD, GOOD],
         {"num_val": 1},
-        r"cannot hold out data.num_val=1 of 2 rows with 1 different questions; type data.num_val=0",
+        r"cannot hold out data.num_val=1 of 2 rows with 1 different questions; type a smaller data.num_val",
     ),
     (
         rows(3),
@@ -210,6 +222,13 @@ def test_errors(write, lines, fields, message):
         Jsonl(path, **{"num_val": 0, **fields})()
     assert "\n" not in str(error.value)
     assert "data." in str(error.value) or str(error.value).startswith(f"{path}:")
+
+
+def test_an_infinite_answer_of_another_format(monkeypatch):
+    rows = datasets.Dataset.from_list([{"prompt": "q", "answer": float("inf")}])
+    monkeypatch.setattr("rlmods.data.jsonl._load", lambda *_: rows)
+    with pytest.raises(UserError, match=r'column "answer" must hold finite numbers, found inf'):
+        Jsonl("file.parquet", num_val=0)()
 
 
 def test_files_that_cannot_be_read(tmp_path, write):
@@ -268,7 +287,6 @@ def test_any_file_is_prompts_or_a_one_line_error(content, tmp_path):
         assert "any.jsonl" in str(error)  # noqa: PT017
 
 
-datasets = pytest.importorskip("datasets")
 ROWS = [{"prompt": f"q{i}", "chosen": "good", "rejected": "bad"} for i in range(4)]
 
 
@@ -378,3 +396,15 @@ def test_errors_name_the_row_and_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"org/name needs the package datasets; type pip install"):
         Jsonl("org/name")()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("num_val", [1, 4, 7])
+def test_a_number_that_can_be_held_out_is_named(num_val: int, seed: int) -> None:
+    """Rows of one question stay together."""
+    prompts = [Prompt(id=str(i), text=question) for i, question in enumerate("aabbbccc")]
+    with pytest.raises(UserError, match=r"type data\.num_val=\d$") as error:
+        hold_out(prompts, num_val, seed, source="rows")
+    possible = int(str(error.value)[-1])
+    train, val = hold_out(prompts, possible, seed, source="rows")
+    assert (len(train), len(val)) == (8 - possible, possible)

@@ -552,6 +552,9 @@ class TestReadTests:
             ["assert set(abs(1)) == 2"],
             ["assertEqual(f(1), 2)"],
             ["assert f(1) == approx(2)"],
+            ["from checks.tools import assert_equal as same\nsame(f(1), 2)"],
+            ["import checks.tools\nchecks.tools.assert_equal(f(1), 2)"],
+            ["import checks as c\nc.assertEqual(f(1), 2)"],
         ],
     )
     def test_other_forms_are_refused(self, bad: object) -> None:

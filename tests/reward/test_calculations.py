@@ -119,7 +119,8 @@ def test_the_wrong_step_gets_the_blame_that_outcomes_spread() -> None:
         rewards[i, : len(row)] = torch.tensor([x or 0.0 for x in row])
         steps[i, : len(row)] = torch.tensor([x is not None for x in row])
         mask[i, : len(row)] = True
-    advantages = Process()(rewards, mask, torch.zeros(2, dtype=torch.long), steps=steps).advantages
+    group = torch.zeros(2, dtype=torch.long)
+    advantages = Process()(rewards, mask, group, values=None, steps=steps).advantages
     _, _, before, wrong, *after = steps[0].nonzero().flatten().tolist()
     assert (advantages[0, : wrong + 1] < 0).all()
     assert (advantages[0, wrong + 1 : after[-1] + 1] > 0).all()

@@ -458,6 +458,19 @@ class TestAdapterOnly:
             with pytest.raises(UserError, match=r"HTTP 404: start it with python -m rlmods\.serve"):
                 rollout(found, adapter_only=True).sync(adapted, iteration=0)
 
+    def test_a_server_that_was_started_again_is_left_out(self, adapted: AdaptedPolicy) -> None:
+        with servers(None, lambda *_: 404) as found:
+            part = rollout(found, adapter_only=True)
+            part.sync(adapted, iteration=0)
+            with pytest.warns(UserWarning, match="started again and has no adapter yet"):
+                assert complete(part.generate(PROMPTS, samples=3, iteration=0), adapted)
+
+    def test_a_repeated_load_is_no_error(self, adapted: AdaptedPolicy) -> None:
+        with servers(None) as found:
+            found[0].adapter_reply = (400, b'{"message": "adapter has already been loaded."}')
+            rollout(found, adapter_only=True).sync(adapted, iteration=0)
+            assert found[0].num_resets == 1
+
     def test_a_policy_without_an_adapter_is_refused(self, policy: Policy) -> None:
         part = VLLMServer(urls="http://127.0.0.1:1", adapter_only=True)
         with pytest.raises(UserError, match=r"adapter=lora or rollout\.adapter_only=false"):

@@ -34,6 +34,15 @@ def ptx(spec: RunSpec) -> Iterator[str]:
     settings = spec.settings
     if not isinstance(settings, PolicyGradientSettings) or not settings.ptx_coefficient:
         return
+    if not spec.splits.ptx:
+        yield (
+            "algo.ptx_coefficient: all rows are held out by data=: type data@ptx=jsonl "
+            "ptx.train=FILE ptx.response=COLUMN"
+        )
+    sources = {prompt.source for prompt in kinds(spec.splits.ptx)}
+    for name in spec.splits.ptx_weights or ():
+        if sources and name not in sources:
+            yield f"ptx: all rows of the source {name} are held out by data=: drop the source"
     for prompt in kinds(spec.splits.ptx):
         if "response" not in prompt.meta:
             advice = "data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
@@ -98,8 +107,9 @@ def preferences(spec: RunSpec) -> Iterator[str]:
     preference = spec.parts.get("preference")
     needs = needs_of(preference, PreferenceNeeds)
     reads_candidates = "candidates" in spec.algorithm.needs_columns
-    ranks = (prompt.meta.get("ranks", ()) for prompt in kinds(spec.splits.train))
-    has_preference = any(len(set(own)) > 1 for own in ranks)
+    compares = needs.pairs and "candidates" in spec.algorithm.needs_columns
+    rows = [row for row in kinds(spec.splits.train) if compares and "candidates" in row.meta]
+    has_preference = any(len(set(row.meta["ranks"])) > 1 for row in rows)
     settings = spec.settings
     has_zero_mean = isinstance(settings, RewardModelSettings) and settings.zero_mean
     other = "data.train=FILE with pairs or rankings"
@@ -110,7 +120,7 @@ def preferences(spec: RunSpec) -> Iterator[str]:
             "optimizer step: type batch.minibatches=1",
         ),
         (
-            reads_candidates and needs.pairs and not has_preference,
+            compares and not has_preference,
             f"algo={spec.config.algo.name} compares responses to one prompt, but no row of the "
             "data prefers one to another: type "
             f"{other if preference is None else 'preference=kto, which trains on labels'}",

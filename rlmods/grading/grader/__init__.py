@@ -8,8 +8,9 @@ from rlmods.grading.grader.asked import as_asked
 from rlmods.grading.grader.compare import same_answer
 from rlmods.grading.grader.echo import is_unevaluated, misorders, repeats, restates
 from rlmods.grading.grader.extract import extract, extract_gold
+from rlmods.grading.grader.numbers import THREAD
 from rlmods.grading.grader.rules import CLOSED_FORMS, Rules
-from rlmods.grading.grader.syntax import ParseError
+from rlmods.grading.grader.syntax import ParseError, TooDeepError
 from rlmods.grading.grader.values import is_gold, same_plain
 
 __all__ = [
@@ -47,10 +48,13 @@ def verify(text: str, gold: str, rules: Rules = CLOSED_FORMS, question: str = ""
 def is_refused(answer: str, gold: str, rules: Rules, question: str) -> bool:
     """Return True if an answer of the right value repeats the question, or leaves the work or the
     order that it asks for."""
+    THREAD.reset()
     try:
         if any(rule(answer, gold, question) for rule in (repeats, restates, misorders)):
             return True
         return rules.form != "any" and is_unevaluated(answer, gold, question)
+    except TooDeepError:
+        return True  # a worker with more room on its stack may have read it
     except (ArithmeticError, ParseError, RecursionError):
         # words, a zeroth root, which has no normal form, or 5!!!!!!
         return False

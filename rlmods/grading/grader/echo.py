@@ -18,7 +18,7 @@ from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.realset import real_set
 from rlmods.grading.grader.rules import is_number
 from rlmods.grading.grader.style import MATH, clean, compact, flat, plain_characters
-from rlmods.grading.grader.syntax import FUNCTIONS, Node, ParseError
+from rlmods.grading.grader.syntax import FUNCTIONS, Node, ParseError, TooDeepError
 from rlmods.grading.grader.values import plain_number
 
 MAX_QUESTION_CHARS = 20_000
@@ -143,6 +143,8 @@ def _expressions(text: str) -> list[Node] | None:
     grammar."""
     try:
         return [member for member in _stated(text) if not _is_atom(member)]
+    except TooDeepError:
+        raise
     except ParseError:
         return None
 

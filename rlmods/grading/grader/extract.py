@@ -223,15 +223,15 @@ def _joins(gap: str) -> bool:
 
 
 def _boxed(text: str) -> str | None:
-    return _marked(text, boxes(text), _joins)
+    return _marked(text, boxes(text))
 
 
-def _marked(text: str, marks: Sequence[Mark], joins: Callable[[str], object]) -> str | None:
+def _marked(text: str, marks: Sequence[Mark]) -> str | None:
     """Return the content of the last mark, or of the marks joined to it, with the alternatives
     beside them."""
     if not marks:
         return None
-    start, contents = _joined(text, marks, joins)
+    start, contents = _joined(text, marks, _joins)
     if marks[-1].content is None or is_denied(text, start):
         return ""
     contents[-1] += _suffix(text, marks[-1].end)
@@ -273,7 +273,13 @@ def _tagged(text: str) -> str | None:
     for tag in list(_TAGS.finditer(text))[-2:]:
         content = _after_words(tag[1]) or stated(tag[1]) or tag[1]
         marks.append(Mark(tag.start(), tag.end(), content))
-    return _marked(text, marks, _HEDGE.search)
+    if not marks:
+        return None
+    _, contents = _joined(text, marks, _HEDGE.search)
+    if is_denied(text, marks[-1].start):
+        return ""
+    # a question before the tag is no alternative, and a unit behind it no part of the answer
+    return _with_alternatives(text, 0, ", ".join(contents), marks[-1].end)
 
 
 def _after_hashes(text: str) -> str | None:
@@ -349,7 +355,7 @@ _FURTHER = re.compile(r"[\d$]|\A(?:if|unless|or)\b", re.IGNORECASE)
 
 def _last_formula(text: str) -> str | None:
     marks = [Mark(x.start(), x.end(), x[x.lastindex or 0]) for x in MATH.finditer(text)]
-    return _marked(text, marks, _joins)
+    return _marked(text, marks)
 
 
 MAX_WORDS_AFTER = 12

@@ -25,6 +25,7 @@ from rlmods.grading.grader.syntax import (
     Node,
     ParseError,
     Token,
+    TooDeepError,
     number,
     tokenize,
     word_set,
@@ -51,7 +52,7 @@ def parse(text: str, *, thousands: bool = True) -> Node:
     try:
         return parser.whole(parser.over)
     except RecursionError:
-        raise ParseError("nested too deeply") from None
+        raise TooDeepError("nested too deeply") from None
 
 
 class _Parser:

@@ -18,6 +18,10 @@ class ParseError(ValueError):
     """The text is not an answer in this grammar, or is too large to parse."""
 
 
+class TooDeepError(ParseError):
+    """The text is nested more deeply than Python's limit of recursion lets a parser go."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     kind: str

@@ -72,12 +72,7 @@ class Objects:
                 return self.look_up(message["name"], namespace)
             return self.operate(**message)
         except BaseException as error:  # the tests may expect any exception
-            described = {
-                "bases": bases_of(type(error)),
-                "args": self.encode(error.args),
-                "attributes": self.encode(vars(error)),
-            }
-            return {"error": described}
+            return {"error": self.describe_error(error)}
 
     def look_up(self, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
         if name not in namespace:
@@ -110,6 +105,15 @@ class Objects:
 
     def encode(self, value: object) -> Any:
         return wire.encode(value, self.register)
+
+    def describe_error(self, error: BaseException) -> dict[str, Any]:
+        try:
+            args = self.encode(error.args)
+            attributes = self.encode(vars(error))
+        except Exception:  # what cannot be sent, for example too deep
+            args = self.encode(())
+            attributes = self.encode({})
+        return {"bases": bases_of(type(error)), "args": args, "attributes": attributes}
 
     def register(self, value: object) -> int:
         """Return the number of an object, the same each time."""

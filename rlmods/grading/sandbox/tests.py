@@ -64,9 +64,11 @@ def read_tests(tests: object, entry_point: str | None = None, setup: str | None 
         raise ValueError("there are no unit tests")
     if parsed.cases and not any(expected.strip() for _, expected in parsed.cases):
         raise ValueError("an empty program passes the unit tests: all expected outputs are empty")
+    taken: set[str] = set()
     for test in parsed.asserts:
-        _parse(test)
-    for name in sorted(parsed.names_under_test()):
+        taken |= _imported_from_the_code(_parse(test))
+    taken |= parsed.names_under_test()
+    for name in sorted(taken):
         if names.is_assertion(name):
             raise ValueError(
                 f"the unit tests take {name} from the code under test, which could accept "
@@ -160,6 +162,21 @@ def _parse(test: str) -> ast.Module:
     return tree
 
 
+def _imported_from_the_code(tree: ast.Module) -> set[str]:
+    """Return the names that the tests import, or use as attributes, from modules that are neither
+    of the standard library nor of known packages."""
+    found = set()
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not names.is_known(node.module or ""):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            modules |= {x.asname or x.name for x in node.names if not names.is_known(x.name)}
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules:
+            found.add(node.attr)
+    return found
+
+
 def packages_used(unit_tests: Tests) -> set[str]:
     """Return the packages, which are not in the standard library, that the tests import or use by
     their usual names."""
@@ -184,19 +201,38 @@ def untested(tests: object, entry_point: str | None, setup: str | None, limits: 
 
 
 def surely_calls_code(unit_tests: Tests) -> bool:
-    """Return True if each text has an assertion, at its top or in `check`, that calls a name under
-    test, so that it fails for code that raises errors. A quick check, which may return False for
-    such texts too."""
+    """Return True if each text calls a name under test unconditionally, so that it fails for code
+    that raises errors. A quick check, which may return False for such texts too."""
     tested = unit_tests.names_under_test() | {"candidate"}
     for test in unit_tests.asserts:
-        statements = list(_parse(test).body)
+        statements = _parse(test).body
         for statement in _parse(test).body:
             if isinstance(statement, ast.FunctionDef) and statement.name == "check":
-                statements += statement.body
-        asserts = [node.test for node in statements if isinstance(node, ast.Assert)]
-        if not any(names.called_names(condition) & tested for condition in asserts):
+                statements = statement.body if test.endswith(_CALL_CHECK) else statements
+        if not any(_calls(statement, tested) for statement in statements):
             return False
     return True
+
+
+_MAY_SKIP = (
+    *(ast.BoolOp, ast.IfExp, ast.Lambda, ast.Compare),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
+"""Expressions that may leave a part of theirs unevaluated."""
+
+
+def _calls(statement: ast.stmt, tested: set[str]) -> bool:
+    """Return True if a simple statement certainly calls one of the names."""
+    if isinstance(statement, ast.Assert):
+        expression = statement.test
+    elif isinstance(statement, ast.Expr | ast.Assign):
+        expression = statement.value
+    else:
+        return False
+    if isinstance(expression, ast.Compare):
+        expression = expression.left
+    skips = any(isinstance(node, _MAY_SKIP) for node in ast.walk(expression))
+    return not skips and bool(names.called_names(expression) & tested)
 
 
 def work(job: Sequence[Any]) -> Any:
