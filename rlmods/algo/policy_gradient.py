@@ -138,15 +138,7 @@ class PolicyGradient(Learner):
         self.router = router or Routing()
         self.router(self.policy)
         settings = self.settings
-        self.scorer = LogprobScorer(
-            self.policy,
-            self.critic,
-            self.rollout,
-            self.microbatches,
-            self.ranks,
-            self.ratio_needs.temperature,
-            replay_experts=self.policy.is_mixture and self.router.replay,
-        )
+        self.scorer = self._make_scorer()
         self.buffer = SampleBuffer(self.ranks)
         self.entropy_bonus = EntropyBonus(
             settings.entropy_coefficient, settings.target_entropy, settings.entropy_rate
@@ -165,6 +157,17 @@ class PolicyGradient(Learner):
         """Response tokens sampled in this iteration on this rank."""
         for extension in create_extensions(self, settings):
             self.add_extension(extension)
+
+    def _make_scorer(self) -> LogprobScorer:
+        return LogprobScorer(
+            self.policy,
+            self.critic,
+            self.rollout,
+            self.microbatches,
+            self.ranks,
+            self.ratio_needs.temperature,
+            replay_experts=self.policy.is_mixture and self.router.replay,
+        )
 
     def _add_critic(self, config: Any) -> None:
         self.critic_config = config
