@@ -5,6 +5,7 @@ SOURCE is an output folder or a file of TRL, verl, prime-rl or NeMo RL, or an ex
 Biases or TensorBoard (docs/comparing.md). `report`, `compare`, `watch` and `show` then read DIR.
 Metrics get the names that they have here, and the rules of the monitor are applied to them."""
 
+import argparse
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -178,8 +179,8 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     atomic_write(path, "".join(f"{dumps(row)}\n" for row in rows))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments of the command."""
     parser = Parser("convert", __doc__)
     parser.add_argument(
         "sources", nargs="+", type=Path, metavar="SOURCE", help="folders and files of one run"
@@ -196,7 +197,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="THEIRS=OURS",
         help="name of a metric, such as train/rewards/correct/mean=train/accuracy",
     )
-    parsed = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parsed = parse(arguments)
     with one_line_errors():
         pairs = [text.rpartition("=") for text in parsed.rename]
         names = {theirs: ours for theirs, _, ours in pairs}

@@ -132,6 +132,7 @@ class RunDir:
                 run = cls._check(path, config, automatic_precision)
                 path.mkdir(parents=True, exist_ok=True)
                 acquire(path)
+                write_owner(path)
                 run._record(config)
         except UserError:
             release(path)
@@ -325,9 +326,8 @@ def _commit() -> str:
 
 
 def acquire(folder: Path) -> None:
-    """Lock the existing `folder` for this process until it ends, also by `kill -9`, and write host
-    and process id to the lock file, for the error message of others; do nothing if this process has
-    locked it already. On a file system without locks, warn instead.
+    """Lock the existing `folder` for this process until it ends, also by `kill -9`; do nothing if
+    this process has locked it already. On a file system without locks, warn instead.
 
     Raises:
         UserError: another process has locked it.
@@ -354,13 +354,18 @@ def acquire(folder: Path) -> None:
             stacklevel=2,
         )
     _locks[folder] = lock
-    (folder / LOCK_FILE).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
 
 def is_locked(folder: Path) -> bool:
     """Return True if this process has locked `folder`."""
     lock = _locks.get(folder.resolve())
     return lock is not None and lock.is_locked
+
+
+def write_owner(folder: Path) -> None:
+    """Write host and process id of this process to the lock file, for the error message of
+    others. A run that is refused writes nothing."""
+    (folder / LOCK_FILE).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
 
 def release(folder: Path) -> None:

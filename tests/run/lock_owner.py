@@ -13,6 +13,7 @@ from rlmods.run import directory
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     directory.acquire(Path(sys.argv[1]))
+    directory.write_owner(Path(sys.argv[1]))
     program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     ready, signal = os.pipe()
     fork = os.fork()

@@ -346,6 +346,7 @@ class TestLock:
     def test_is_acquired_once_per_process(self, tmp_path: Path) -> None:
         directory.acquire(tmp_path)
         directory.acquire(tmp_path / "." / "../" / tmp_path.name)
+        directory.write_owner(tmp_path)
         owner = f"process {os.getpid()} on {socket.gethostname()}\n"
         assert (tmp_path / LOCK_FILE).read_text() == owner
         directory.release(tmp_path)

@@ -81,8 +81,8 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments of the command."""
     parser = Parser("report", __doc__)
     add_arguments(parser)
     parser.add_argument(
@@ -105,7 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--text", action="store_true", help="print the comparison, and write no page"
     )
-    parsed = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parsed = parse(arguments)
     with one_line_errors():
         print(run(parsed))
 
