@@ -152,7 +152,7 @@ class Preferences(Jsonl):
         for field in COLUMNS:
             column = getattr(self, field)
             if column not in (None, field):
-                get_column(row.values, column, row.location, field)
+                get_column(row.values, column, row.location, field, optional=True)
             if column in row.values:
                 present[field] = column
         fields: list[str] = []

@@ -143,7 +143,6 @@ class InProcess:
         self._versions = Versions()
         self._sleeps = sleep and torch.cuda.is_available()
         self._is_awake = False
-        self._has_slept = False
         folder = mkdtemp(prefix="rlmods-vllm-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         write_description(policy, Path(folder))
@@ -181,6 +180,8 @@ class InProcess:
                 raise UserError(
                     f"rollout=vllm: the engine does not start ({reason}): {advice}"
                 ) from error
+        if self._sleeps:
+            self._llm.sleep(level=1)
         if _num_ranks() > 1:  # the trainer destroys its process group before Python exits
             self._llm.llm_engine.engine_core._finalizer.atexit = False
 
@@ -213,16 +214,14 @@ class InProcess:
         if not self._sleeps or self._is_awake:
             yield
             return
-        if self._has_slept:
-            torch.cuda.empty_cache()  # memory of the last update
-            self._llm.wake_up()
+        torch.cuda.empty_cache()  # memory of the last update
+        self._llm.wake_up()
         self._is_awake = True
         try:
             yield
         finally:
             self._llm.sleep(level=1)  # level 2 would lose the weights
             self._is_awake = False
-            self._has_slept = True
 
     def complete(self, requests: Sequence[Request], progress: Progress) -> list[list[Completion]]:
         from vllm import SamplingParams

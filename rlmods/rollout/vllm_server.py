@@ -239,8 +239,16 @@ class Servers:
             raise
 
     def _endpoint(self, url: str, path: str) -> Endpoint:
-        x = self.settings
-        return Endpoint(url, x.key_variable, x.timeout_s, x.retries, x.backoff_s, path, "rollout")
+        settings = self.settings
+        return Endpoint(
+            url,
+            settings.key_variable,
+            settings.timeout_s,
+            settings.retries,
+            settings.backoff_s,
+            path,
+            group="rollout",
+        )
 
     def _ask(
         self,
@@ -303,7 +311,7 @@ class Servers:
 
     def _load(self, folder: str, url: str) -> str:
         """Make a server load the weights in a folder. Returns the problem, or ""."""
-        replace = _Call(
+        transfer = _Call(
             "/collective_rpc",
             {"method": "reload_weights", "kwargs": {"weights_path": folder}},
             _check_success,
@@ -312,9 +320,9 @@ class Servers:
             # A new name each time: vLLM reads an adapter that is replaced in place again from its
             # folder, with each request. It keeps the last one in memory.
             adapter: dict[str, object] = {"lora_name": self.version, "lora_path": folder}
-            replace = _Call("/v1/load_lora_adapter", adapter, _check_loaded)
+            transfer = _Call("/v1/load_lora_adapter", adapter, _check_loaded)
         calls = [
-            replace,
+            transfer,
             _Call("/reset_prefix_cache", {}, _check_success),
             _Call("/update_weight_version", {"new_version": self.version}, _check_success),
         ]
@@ -362,14 +370,14 @@ def _post(endpoint: Endpoint, body: Mapping[str, object]) -> bytes:
         ) from error
 
 
-def _completions(endpoint: Endpoint, sent: bytes) -> list[Completion]:
+def _completions(endpoint: Endpoint, content: bytes) -> list[Completion]:
     """Return the responses of a reply, in their order.
 
     Raises:
         NoReplyError: the server has no weights yet, or the reply is not JSON.
         UserError: the reply is not one to this request.
     """
-    reply = endpoint.parse(sent)
+    reply = endpoint.parse(content)
     try:
         choices = sorted(reply["choices"], key=lambda choice: choice["index"])
         completions = list(map(_completion, choices))
@@ -393,14 +401,14 @@ def _completion(choice: Any) -> Completion:
     )
 
 
-def _check_loaded(endpoint: Endpoint, sent: bytes) -> None:
-    if not sent.startswith(b"Success"):
-        text = sent.decode(errors="replace")
+def _check_loaded(endpoint: Endpoint, content: bytes) -> None:
+    if not content.startswith(b"Success"):
+        text = content.decode(errors="replace")
         raise NoReplyError(f"it did not load the adapter: {in_one_line(text, 160)}")
 
 
-def _check_success(endpoint: Endpoint, sent: bytes) -> None:
-    reply = endpoint.parse(sent)
+def _check_success(endpoint: Endpoint, content: bytes) -> None:
+    reply = endpoint.parse(content)
     if isinstance(reply, dict) and reply.get("success") is False:
         raise NoReplyError("it did not drop the cached keys and values of the previous weights")
 

@@ -383,6 +383,7 @@ class TestLoad:
                 "(target_parameters=['mlp.experts.gate_up_proj']) is not supported",
             ),
             ({"use_dora": True}, "(use_dora=True) is not supported"),
+            ({"alora_invocation_tokens": [1]}, "has more than W + B A"),
             ({"base_model_name_or_path": "no/such"}, "'no/such' cannot be loaded"),
         ],
     )

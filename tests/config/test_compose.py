@@ -1033,6 +1033,13 @@ class TestRules:
             "type advantage=teacher"
         )
 
+    def test_a_column_that_an_algorithm_does_not_read_may_hold_anything(
+        self, tmp_path: Path
+    ) -> None:
+        rows = [{"prompt": str(i), "answer": "1", "ranks": None} for i in range(40)]
+        file = write_rows(tmp_path / "rows.jsonl", rows)
+        assert composed("data=jsonl", f"data.train={file}", "data.num_val=4")
+
     def test_graded(self, tmp_path: Path) -> None:
         good = ["assert f(1)"]
         rows = [{"prompt": str(i), "tests": good if i != 7 else "[]"} for i in range(40)]

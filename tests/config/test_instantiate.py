@@ -107,6 +107,12 @@ def test_a_limit_may_be_switched_off() -> None:
     assert instantiate(node, "ratio") == Clipped(high=float("inf"))
 
 
+def test_an_option_may_be_a_partial_function() -> None:
+    node = {"_target_": "rlmods.ratio.Clipped", "_partial_": True, "high": 0.3}
+    made = instantiate(OmegaConf.create(node), "ratio")
+    assert made(low=0.1) == Clipped(low=0.1, high=0.3)
+
+
 def test_numbers_in_lists_are_finite() -> None:
     node = {"_target_": "torch.optim.AdamW", "betas": [0.9, float("nan")]}
     with pytest.raises(UserError, match=r"^optimizer\.betas=nan: must be a finite number$"):

@@ -254,6 +254,8 @@ CASES = [
         r'2: column "rejected" repeats a response at another rank',
     ),
     ([{**PAIR, "margin": "big"}], {}, r'1: column "margin" must hold numbers, found a string'),
+    ([PAIR], {"label": "thmub"}, r'1: no column "thmub"'),
+    ([{**RANKING, "ranks": [0, 1, 2]}], {"scores": "qualty"}, r'1: no column "qualty"'),
     (
         [{**PAIR, "margin": 1}, PAIR],
         {},

@@ -3,7 +3,7 @@ does."""
 
 import pytest
 
-from rlmods.grading.grader import Rules, verify
+from rlmods.grading.grader import Rules, is_refused, verify
 
 ECHOES = [  # question, gold, answers
     (
@@ -336,6 +336,11 @@ def paid(question: str, gold: str, answers: list[str]) -> list[str]:
 @pytest.mark.parametrize(("question", "gold", "answers"), ECHOES)
 def test_an_echo_with_an_edit_is_refused(question: str, gold: str, answers: list[str]) -> None:
     assert paid(question, gold, answers) == []
+
+
+def test_an_echo_that_is_too_deep_to_read_is_refused() -> None:
+    """A worker with more room on its stack may have read it, and found it right."""
+    assert is_refused("(" * 100 + "3+4" + ")" * 100, "7", Rules(), "What is 3+4?")
 
 
 @pytest.mark.parametrize(("question", "gold", "answers"), ANSWERS)

@@ -318,7 +318,7 @@ class TestSleep:
         assert outcomes(rollout.generate(PROMPTS, samples=2, iteration=0)) == outcomes(first)
         rollout.sync(policy, iteration=1)
         rollout.generate(PROMPTS, samples=2, iteration=1)
-        assert (llm.num_loads, llm.num_sleeps) == (2, 5)
+        assert (llm.num_loads, llm.num_sleeps) == (2, 6)
 
     def test_once_after_all_turns(self, policy: Policy, vllm: Any, gpu: Any) -> None:
         rollout = synced(policy, sleep=True)
@@ -328,7 +328,7 @@ class TestSleep:
             rollout.generate(PROMPTS, samples=2, iteration=0)
             validation.generate(PROMPTS, samples=1, iteration=0)
             assert not vllm.LLM.made[0].is_asleep
-        assert vllm.LLM.made[0].num_sleeps == 2
+        assert vllm.LLM.made[0].num_sleeps == 3
 
     def test_after_an_error(self, policy: Policy, vllm: Any, gpu: Any) -> None:
         rollout = synced(policy, sleep=True)
