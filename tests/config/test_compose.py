@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from omegaconf import OmegaConf
 from rlmods.cli.table import show_run
 from rlmods.config import build, compose
 from rlmods.config.recipe import recipe
+from rlmods.config.rules import rows as row_rules
 from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError
 from rlmods.needs import AdvantageNeeds
@@ -1032,6 +1034,14 @@ class TestRules:
             == "algo=grpo does not use teacher: drop teacher.name=a/b, or choose another algo=, or "
             "type advantage=teacher"
         )
+
+    def test_ptx_rows_that_are_held_out_as_a_whole(self) -> None:
+        made = composed("algo.ptx_coefficient=0.1")
+        splits = replace(made.splits, ptx_weights={"arithmetic": 1.0, "few": 1.0})
+        found = list(row_rules.ptx(replace(made, splits=splits)))
+        assert "ptx: all rows of the source few are held out by data=: drop the source" in found
+        [problem] = row_rules.ptx(replace(made, splits=replace(made.splits, ptx=[])))
+        assert problem.startswith("algo.ptx_coefficient: all rows are held out by data=: type")
 
     def test_a_column_that_an_algorithm_does_not_read_may_hold_anything(
         self, tmp_path: Path

@@ -324,6 +324,12 @@ class TestRanks:
         assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a0", "b0"]
 
 
+def test_the_lock_file_names_the_process(tmp_path: Path) -> None:
+    path = RunDir.open(config(tmp_path / "run")).path
+    owner = f"process {os.getpid()} on {socket.gethostname()}\n"
+    assert (path / LOCK_FILE).read_text() == owner
+
+
 @pytest.mark.slow
 class TestLock:
     def test_directory_in_use_is_rejected_and_unchanged(
