@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,13 @@ def run(*command: str) -> str:
 
 def test_device() -> None:
     run("tests.support.simulated_cuda.itself")
+
+
+def test_library_of_another_folder_of_torch_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library refers to torch by its folder: the folder of a deleted checkout cannot be used."""
+    here = library.library_path()
+    monkeypatch.setattr(library, "torch_folder", lambda: Path("/deleted/torch"))
+    assert library.library_path() != here
 
 
 def test_command_prints_counts(tmp_path: Path) -> None:

@@ -31,13 +31,20 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
+def library_path() -> Path:
+    """Return where the library is kept: among the temporary files of the user. The name depends on
+    the source, the version of torch and its folder. The library refers to the libraries of torch by
+    their folder, and another checkout's folder may be gone tomorrow."""
+    identity = f"{version('torch')} {torch_folder()}"
+    key = hashlib.sha256(SOURCE.read_bytes() + identity.encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"rlmods-simulated-cuda-{os.getuid()}" / f"{key}.so"
+
+
 def build() -> Path:
-    """Return the library. It is compiled once for each source and version of torch, in ten seconds,
-    and kept among the temporary files of the user."""
-    key = hashlib.sha256(SOURCE.read_bytes() + version("torch").encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"rlmods-simulated-cuda-{os.getuid()}"
+    """Return the library, compiled in ten seconds if it is not there."""
+    library = library_path()
+    folder = library.parent
     folder.mkdir(mode=0o700, exist_ok=True)
-    library = folder / f"{key}.so"
     with FileLock(folder / "lock"):
         if not library.exists():
             compiled = library.with_suffix(".new")
