@@ -19,10 +19,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = (1, 2, 3)
-HEADER = """# Every algorithm on the embedded model
+HEADER = """# Algorithms on the embedded model
 
 `policy=tiny data=arithmetic`, 200 held-out questions: mean and standard deviation over seeds 1, 2 and 3, each run on one CPU core. All runs
-start from the same weights. They are short and not tuned: they show that every algorithm learns, not which one is best. Recipes make as many
+start from the same weights. They are short and not tuned: they show that each algorithm learns, not which one is best. Recipes make as many
 optimizer steps from an iteration as their papers do, but at most one for every 64 responses: DAPO and CISPO make 4 here and 16 in their
 papers, GSPO, SAPO and GMPO 4 in both. Minutes are wall time, including pauses. `python bench/algorithms.py FOLDER 2` writes this page.
 
