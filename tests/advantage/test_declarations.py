@@ -109,6 +109,12 @@ def test_every_estimator_is_here() -> None:
     assert {type(make()).__name__ for make in PARTS.values()} == set(advantage.__all__)
 
 
+@pytest.mark.parametrize("name", PARTS)
+def test_advantages_of_masked_slots_are_0(name: str) -> None:
+    advantages = estimates(PARTS[name], B, OUTCOME)
+    assert (advantages[~B.mask] == 0).all()
+
+
 GROUP_BASELINES = [
     "branch_hard",
     "branch_soft",

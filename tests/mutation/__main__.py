@@ -76,7 +76,9 @@ COMMON_TESTS = (
 """Tests that see bugs of any package, beside those of the package itself."""
 MORE_TESTS = {
     "rlmods/ops.py": ("tests/kl/test_full.py", "tests/advantage/test_group_norm.py"),
+    "rlmods/training/credit.py": ("tests/critic/test_pretraining.py",),
     "rlmods/training/turns.py": ("tests/training/test_collate.py",),
+    "rlmods/training/metrics.py": ("tests/training/test_turns.py",),
     "rlmods/training/scorer.py": (
         "tests/training/test_segments.py",
         "tests/training/test_expert_routing.py",

@@ -67,6 +67,16 @@ def test_prompts_are_independent(part: Any, r: Rankings) -> None:
     torch.testing.assert_close(torch.cat(alone), value)
 
 
+@every_loss
+def test_reference_changes_the_loss_where_it_is_declared_and_is_not_needed_elsewhere(
+    part: Any,
+) -> None:
+    r = ranking(6, 4, seed=1)
+    needs = needs_of(part, PreferenceNeeds)
+    other = Rankings(r.logprobs, r.ref_logprobs * 1.5, r.num_tokens, r.rank, r.margin)
+    assert torch.equal(call(part, r), call(part, other)) is not needs.reference
+
+
 @pytest.mark.parametrize("name", PAIRWISE)
 def test_ties_and_single_responses_have_no_preference(name: str) -> None:
     r = ranking(6, 3, seed=2)

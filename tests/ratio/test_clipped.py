@@ -45,6 +45,13 @@ def test_dual_clip_bounds_only_negative_advantages_and_is_counted() -> None:
     assert surrogate.clipped.tolist() == [[True, False, True]]
 
 
+def test_objective_at_the_bound_of_dual_clip_is_not_clipped() -> None:
+    d = torch.tensor([[log(3.0)]], dtype=torch.float64, requires_grad=True)
+    surrogate = Clipped(dual=d.exp().item())(d, torch.full_like(d, -1.0), TRUE)
+    assert not surrogate.clipped.any()
+    assert gradient(surrogate.objective.sum(), d).item() == pytest.approx(-3.0)
+
+
 def test_worked_example_of_token_and_sequence_level() -> None:
     """Ratios 2.0 and 0.4, A = 1: the geometric mean is in bounds; PPO's min gives (1.2 + 0.4) / 2,
     the clip alone (1.2 + 0.8) / 2."""

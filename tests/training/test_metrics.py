@@ -520,10 +520,11 @@ def test_a_scored_response_may_lack_a_correctness(
     assert lacks_correctness(Scores([value, 1.0], correct=[correct, True])) is expected
 
 
-def test_counts_of_a_reward_are_added_over_the_draws_of_an_iteration() -> None:
+def test_counts_are_added_over_the_draws_of_an_iteration() -> None:
     meter = Meter()
     group = torch.tensor([0, 0])
     scores = Scores([1.0, 0.0], counts={"accuracy/sympy_decided": 2})
     for _ in range(2):
         log_responses(meter, [answer("a")] * 2, scores, group, torch.ones(2, dtype=torch.bool))
     assert meter.compute()["reward/accuracy/sympy_decided"] == 4
+    assert meter.compute()["train/responses"] == 4
