@@ -31,6 +31,7 @@ from rlmods.training.lengths import longest_texts
 from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
 from rlmods.training.networks import check_deferred, parameter_groups, shard
 from rlmods.training.out_of_memory import explain
+from rlmods.training.parts import controllers_in
 from rlmods.training.preflight import Preflight
 from rlmods.training.sample_log import SampleLog
 from rlmods.training.settings import Batch
@@ -435,9 +436,11 @@ class Learner(L.LightningModule):
 
     @property
     def controllers(self) -> dict[str, Controller]:
-        """Parts that change while training, by group."""
-        parts = {group: getattr(self, group, None) for group in (*self.config_groups, "schedule")}
-        return {group: part for group, part in parts.items() if isinstance(part, Controller)}
+        """Parts that change while training, also parts of parts, by key."""
+        found: dict[str, Controller] = {}
+        for group in (*self.config_groups, "schedule"):
+            found |= controllers_in(getattr(self, group, None), group)
+        return found
 
     @property
     def stateful(self) -> dict[str, Any]:

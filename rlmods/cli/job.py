@@ -24,6 +24,7 @@ from rlmods.errors import UserError
 from rlmods.logger import JsonlLogger, trackers
 from rlmods.run.checkpoints import list_checkpoints
 from rlmods.run.directory import RunDir, is_locked
+from rlmods.run.resume import grading_identity
 from rlmods.run.secrets import clean_urls, saved_form
 from rlmods.training.allocator import keep_freed_memory
 from rlmods.training.out_of_memory import explain, is_out_of_memory, out_of_memory
@@ -140,6 +141,7 @@ def train(
         [JsonlLogger(run_dir.metrics, run_dir.iteration)],
     )
     check_resume(trainer.strategy, run_dir.checkpoint)
+    learner.checkpoint.grading = grading_identity(loaded.config)
     show_run(loaded, run_dir, num_ranks, brief=brief)
     settings = {"label": label, **saved_form(loaded.config)}
     trackers.start(trainer.loggers, run_dir.path, settings)

@@ -1,5 +1,6 @@
 """Checks that a resumed run has the settings of the run that it continues."""
 
+import hashlib
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from omegaconf import DictConfig
 
 from rlmods.distributed.trainer import PRECISIONS
 from rlmods.errors import UserError
+from rlmods.run.files import dumps
 from rlmods.run.saved import LOADER, read_config
 from rlmods.run.secrets import as_yaml
 from rlmods.run.settings import leaves
@@ -46,9 +48,11 @@ FORKABLE = (
     "reward",
     "validation",
 )
-"""Groups of settings that may change in a fork, besides those that may change on resuming. A
-checkpoint holds nothing that depends on them, or the state of a part, which is checked on
-loading."""
+"""Groups of settings that may change in a fork, besides those that may change on resuming. What a
+checkpoint holds of them is the state of a part, which is checked on loading, and graded rows
+(`grading_identity`)."""
+GRADING = ("advantage", "sampling", "reward")
+"""Groups of settings that decide about the advantages of rows, and which rows are kept."""
 
 
 def recorded_precision(saved: Path) -> str | None:
@@ -95,6 +99,14 @@ def check_same_run(saved: Path, config: DictConfig, *, fork: bool = False) -> No
         "resume="
     )
     raise UserError(f"{saved.parent} was started with {', '.join(changes[:6])}{more}: {advice}")
+
+
+def grading_identity(config: DictConfig) -> str:
+    """Return a digest of the settings that graded rows depend on. A fork with another one samples
+    anew instead of training on the rows of its origin."""
+    settings = _computing_settings(yaml.load(as_yaml(config), Loader=LOADER))
+    graded = {key: value for key, value in settings.items() if key.split(".")[0] in GRADING}
+    return hashlib.sha256(dumps(graded).encode()).hexdigest()
 
 
 def _computing_settings(config: object) -> dict[str, Any]:

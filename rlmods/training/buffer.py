@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,8 @@ class SampleBuffer:
     """Kept groups in the order of sampling, and rejected groups, which pad a short iteration with
     their masks emptied."""
 
+    holds_graded_rows = True
+
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self.kept: Experience | None = None
@@ -26,17 +27,7 @@ class SampleBuffer:
         """Batches of prompts sampled for the current iteration."""
 
     def push(self, batch: Experience, keep: Tensor) -> None:
-        """Add one generation batch. `keep` [N] is True on the rows of kept groups.
-
-        A fork may have another advantage=sum than the run of its checkpoint: groups from there have
-        no advantages of its terms, and are dropped."""
-        if self.kept is not None and num_terms(self.kept) != num_terms(batch):
-            warnings.warn(
-                f"{self.num_groups} kept groups of the checkpoint have advantages of other "
-                "estimators: they are dropped, and others are sampled",
-                stacklevel=2,
-            )
-            self.kept = None
+        """Add one generation batch. `keep` [N] is True on the rows of kept groups."""
         self.kept = append(self.kept, batch.select(keep))
         self.rejected = append(self.rejected, batch.select(~keep))
         self.num_draws += 1
@@ -87,11 +78,6 @@ class SampleBuffer:
     ) -> None:
         """Load this rank's part of the kept groups of all ranks."""
         self.kept = reshard_rows(states, rank, world_size)
-
-
-def num_terms(rows: Experience) -> int:
-    """Return the number of terms of advantage=sum; 0 for other estimators."""
-    return 0 if rows.term_advantages is None else rows.term_advantages.shape[-1]
 
 
 def append(rows: Experience | None, more: Experience) -> Experience:

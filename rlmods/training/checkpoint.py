@@ -3,6 +3,7 @@ by rank, which are redistributed if a run resumes with another number of ranks."
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -35,6 +36,9 @@ class Stateful(Protocol):
 class RankStateful(Protocol):
     """State of its own on each rank."""
 
+    holds_graded_rows: bool
+    """True if the state depends on the parts that grade responses."""
+
     def rank_state(self) -> dict[str, Any]: ...
     def load_rank_states(
         self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int
@@ -57,6 +61,8 @@ class LearnerCheckpoint:
 
     def __init__(self, learner: LearnerView) -> None:
         self.learner = learner
+        self.grading = ""
+        """Identity of the settings by which responses are graded and selected; "" if unknown."""
 
     def state(self) -> dict[str, Any]:
         """Return the state that is equal on all ranks: plain values and tensors."""
@@ -64,6 +70,7 @@ class LearnerCheckpoint:
         parts = learner.stateful.items()
         return {
             **learner.counters(),
+            "grading": self.grading,
             "adapter_bases": adapter_bases(learner.networks),
             "frozen": {name: model.state_dict() for name, model in learner.frozen.items()},
             "parts": {name: x.state_dict() for name, x in parts if isinstance(x, Stateful)},
@@ -119,16 +126,27 @@ class LearnerCheckpoint:
 
     def load(self, checkpoint: dict[str, Any]) -> None:
         """Load what `save` has added. A part for which the checkpoint has no state of the ranks
-        (`SampleAhead`, switched on at resume) begins empty."""
+        (`SampleAhead`, switched on at resume) begins empty, and so do graded rows in a fork that
+        grades in another way."""
         learner = self.learner
         self.load_state(checkpoint["rlmods"])
         if "state_dict" in checkpoint:
             checkpoint["state_dict"] |= self.frozen_state()
         ranks: list[dict[str, Any]] = checkpoint["rlmods"]["ranks"]
+        grading = checkpoint["rlmods"]["grading"]
+        is_graded_alike = not self.grading or grading == self.grading
         for name, part in learner.stateful.items():
-            if isinstance(part, RankStateful) and name in ranks[0]:
-                states = [rank[name] for rank in ranks]
+            if not isinstance(part, RankStateful) or name not in ranks[0]:
+                continue
+            states = [rank[name] for rank in ranks]
+            if is_graded_alike or not part.holds_graded_rows:
                 part.load_rank_states(states, learner.ranks.rank, learner.ranks.world_size)
+            elif any(states):
+                warnings.warn(
+                    "rows of the checkpoint were graded with other settings: they are dropped, "
+                    "and others are sampled",
+                    stacklevel=2,
+                )
 
 
 def rank_state(rows: Experience | None) -> dict[str, Any]:

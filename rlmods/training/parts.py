@@ -3,8 +3,8 @@ that an optimizer step trains."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from rlmods.errors import UserError
 from rlmods.needs import TokenNeeds, needs_of
 from rlmods.policy.base import PolicyOutput
-from rlmods.protocols import KeepsOthers, Tokens
+from rlmods.protocols import Controller, KeepsOthers, Tokens
 from rlmods.types import Experience, TokenFloats, TokenMask
 
 MIXERS = (-0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)
@@ -61,6 +61,25 @@ def field_of(part: object, group: str, name: str, result: object) -> object:
     raise UserError(
         f"{group} {type(part).__name__} returned {type(result).__name__}, which has no `{name}`"
     )
+
+
+def controllers_in(part: object, key: str) -> dict[str, Controller]:
+    """Return a part if it changes while training, and such parts among the fields of dataclasses,
+    the values of mappings and the items of lists in it, by dotted key: `advantage`, or
+    `advantage.terms.NAME.estimator`."""
+    found: dict[str, Controller] = {}
+    if isinstance(part, Controller):
+        found[key] = part
+    inner: Mapping[Any, object] = {}
+    if is_dataclass(part):
+        inner = {field.name: getattr(part, field.name, None) for field in fields(part)}
+    elif isinstance(part, Mapping):
+        inner = part
+    elif isinstance(part, list | tuple):
+        inner = dict(enumerate(part))
+    for name, value in inner.items():
+        found |= controllers_in(value, f"{key}.{name}")
+    return found
 
 
 def check_gradient(extension: object, term: Tensor) -> None:

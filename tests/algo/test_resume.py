@@ -3,6 +3,7 @@
 import copy
 import os
 import signal
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,16 @@ import pytest
 import torch
 
 from rlmods.adapter import LoRA
-from rlmods.advantage import EMA, GAE, Accept, BranchNorm, ReinforcePP, TeacherLogRatio
+from rlmods.advantage import (
+    EMA,
+    GAE,
+    Accept,
+    BranchNorm,
+    GroupMean,
+    ReinforcePP,
+    Sum,
+    TeacherLogRatio,
+)
 from rlmods.algo import (
     DPO,
     GKD,
@@ -45,6 +55,7 @@ from rlmods.teacher import Local as LocalTeacher
 from rlmods.teacher import SelfTeacher
 from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
 from rlmods.training.evaluation import Validation
+from rlmods.training.extensions.replay import Replay
 from rlmods.types import Response, Scores
 from tests.reward.models import save
 from tests.support.environments import Chat, Echo, forgetful
@@ -155,6 +166,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "surplus": "keep",
     },
     "ema": {"advantage": EMA(decay=0.5)},
+    "ema in a sum": {
+        "advantage": Sum(
+            {"slow": {"estimator": EMA(decay=0.5)}, "group": {"estimator": GroupMean()}}
+        )
+    },
     "retired prompts": {
         "reward": by_prompt,
         "retire_solved": 1,
@@ -439,6 +455,28 @@ def test_reference_is_where_training_began(tmp_path):
     resumed, _, rows = run("reference", tmp_path, resume=tmp_path / "iteration_000003.ckpt")
     assert not differing(resumed.reference.policy.state_dict(), policy().state_dict())
     assert rows[0]["train/kl_ref"] > 1e-5
+
+
+def test_fork_that_grades_in_another_way_begins_without_graded_rows(tmp_path):
+    def learner_graded_by(grading: str, **change: Any) -> Any:
+        variant = copy.deepcopy(VARIANTS["dynamic"])
+        made = learner(**variant, replay_fraction=0.5, **change)
+        made.checkpoint.grading = grading
+        return made
+
+    def held(made: Any) -> list[bool]:
+        [replay] = [x for x in made.extensions if isinstance(x, Replay)]
+        return [made.buffer.num_groups > 0, replay.rows is not None]
+
+    first = learner_graded_by("a")
+    fit(first, 3, callbacks=(IterationCheckpoint(tmp_path, every=1),), splits=SMALL)
+    saved = torch.load(tmp_path / "iteration_000003.ckpt", weights_only=True)
+    for grading, same in (("a", True), ("", True), ("b", False)):
+        made = learner_graded_by(grading)
+        warned = nullcontext() if same else pytest.warns(UserWarning, match="they are dropped")
+        with warned:
+            made.checkpoint.load(copy.deepcopy(saved))
+        assert held(made) == [same, same]
 
 
 def test_second_ctrl_c_stops_at_once(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.support.processes import Process
 
@@ -84,6 +85,12 @@ def summary(run: Path) -> dict[str, Any]:
 def test_runs(folder: Path) -> None:
     assert summary(folder / "runs/first")["iterations"] == 3
     assert summary(folder / "runs/forked")["label"] == "grpo[advantage=rloo,fork=first@1]"
+    gradings = []
+    for name in ("first", "forked"):
+        newest = sorted((folder / f"runs/{name}/checkpoints").glob("*.ckpt"))[-1]
+        gradings.append(torch.load(newest, weights_only=True)["rlmods"]["grading"])
+    assert gradings[0] != gradings[1]
+    assert all(gradings)
     assert len(list((folder / "runs/advantages").glob("*/summary.json"))) == 6
     rows = [
         json.loads(line) for line in (folder / "runs/terse/metrics.jsonl").read_text().splitlines()

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlmods.errors import UserError
-from rlmods.run.resume import check_same_run, recorded_resume
+from rlmods.run.resume import check_same_run, grading_identity, recorded_resume
 from rlmods.run.secrets import as_yaml
 
 
@@ -67,3 +67,15 @@ def test_settings_of_another_shape_differ(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with refused(r".*trainer\.precision=None \(now 32\)"):
         check_same_run(tmp_path / "config.yaml", OmegaConf.create({"trainer": {"precision": 32}}))
+
+
+def test_graded_rows_depend_on_reward_advantage_and_sampling_alone() -> None:
+    settings = {"reward": {"token_budget": 1, "scale": 1.0}, "advantage": {"gamma": 1.0}}
+    own = grading_identity(OmegaConf.create({**settings, "ratio": {"low": 0.1}, "run_dir": "a"}))
+
+    def of(**change: Any) -> str:
+        return grading_identity(OmegaConf.create({**settings, **change}))
+
+    assert own == of() == of(reward={"token_budget": 2, "scale": 1.0})
+    others = [of(reward={"scale": 2.0}), of(advantage={"gamma": 0.9}), of(sampling={"n": 1})]
+    assert own not in others

@@ -3,7 +3,6 @@ number of ranks shares whole groups."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,24 +65,6 @@ def test_the_oldest_groups_are_handed_out_first() -> None:
     assert groups(made.pop(2)) == [6, 8]
     assert made.num_groups == 1
     assert groups(made.kept) == [9]
-
-
-@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 3)])
-def test_kept_groups_of_a_fork_with_another_sum_are_dropped(before: int, after: int) -> None:
-    def push(made: SampleBuffer, number: int, num_terms: int) -> None:
-        batch = rows(number)
-        if num_terms:
-            columns = torch.ones(*batch.tokens.shape, num_terms)
-            batch = replace(batch, term_advantages=columns)
-        made.push(batch, torch.tensor([True, True]))
-
-    made = SampleBuffer(SimpleNamespace())  # type: ignore[arg-type]
-    push(made, 1, before)
-    made.end_iteration()
-    with pytest.warns(UserWarning, match="1 kept groups .* are dropped"):
-        push(made, 2, after)
-    push(made, 3, after)
-    assert groups(made.kept) == [2, 3]
 
 
 def test_rejected_groups_fill_up_without_loss() -> None:

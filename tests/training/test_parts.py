@@ -3,7 +3,8 @@ branches: against a loop over the tokens of each segment."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +21,12 @@ from rlmods.correction import Truncated
 from rlmods.errors import UserError
 from rlmods.needs import TokenNeeds
 from rlmods.ratio import Unclipped
-from rlmods.reward import EnvironmentReward
+from rlmods.reward import EnvironmentReward, WeightedSum
 from rlmods.rollout import Local, MultiTurn
 from rlmods.sampling import Dynamic
 from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
-from rlmods.training.parts import token_draws
-from rlmods.types import Credit, Experience
+from rlmods.training.parts import controllers_in, token_draws
+from rlmods.types import Credit, Experience, Response
 from tests.support.environments import Chat, forgetful
 from tests.support.fake_engine import FakeEngine
 from tests.support.reference import (
@@ -300,3 +301,39 @@ class TestDraws:
         counts = torch.histc(many, 10, 0, 1) / len(many)
         assert ((counts - 0.1).abs() < 0.01).all()
         assert abs(float(many[1:].double() @ many[:-1].double()) / len(many) - 0.25) < 0.01
+
+
+@dataclass
+class Running:
+    """A part that changes while training."""
+
+    count: int = 0
+
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
+        self.count += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = state["count"]
+
+    def __call__(self, responses: Sequence[Response]) -> list[float]:
+        return [0.0] * len(responses)
+
+
+def test_parts_of_parts_change_while_training_and_are_saved() -> None:
+    """A reward of a plugin is always a term of a sum."""
+    plain = learner(reward=WeightedSum({"mine": {"reward": Running()}}))
+    name = "reward.terms.mine.reward"
+    assert set(plain.controllers) == {"entropy_bonus", name}
+    fit(plain, 2)
+    assert plain.controllers[name].state_dict() == {"count": 2}
+    assert plain.checkpoint.state()["parts"][name] == {"count": 2}
+
+
+def test_parts_are_found_in_lists_and_mappings() -> None:
+    part, other = Running(), Running()
+    found = controllers_in([{"a": part}, (1, other), "text"], "key")
+    assert list(found) == ["key.0.a", "key.1.1"]
+    assert list(found.values()) == [part, other]

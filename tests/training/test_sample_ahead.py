@@ -22,7 +22,7 @@ from rlmods.needs import RolloutNeeds
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.extensions import Extension, SampleAhead, sample_ahead
-from rlmods.types import Branch, Prompt, Response, Scores, ToolCall, Turn
+from rlmods.types import Branch, Prompt, Response, Scores, SessionRecord, ToolCall, Turn
 from tests.support.fake_engine import FakeEngine
 from tests.support.tiny_setup import SPLITS, even, extension, fit, half_flat, learner
 
@@ -345,7 +345,7 @@ class TestState:
         """An engine may return objects in `meta`."""
         ahead, [prompt] = self.rows(1)
         calls = (ToolCall("f", {"x": [1]}, "2", None, 0.1),)
-        meta = {"sample": 1, "iteration": 0}
+        meta = {"sample": 1, "iteration": 0, "out_of_turns": True}
         response = Response(
             replace(prompt, meta={"object": object()}),
             [3],
@@ -355,6 +355,7 @@ class TestState:
             turns=(Turn(0, 1, "a", reward=0.5, calls=calls), Turn(2, 3)),
             branch=Branch(0, 1),
             meta=meta,
+            session=SessionRecord(2, failure="crash", error="e"),
         )
         ahead._responses = [replace(response, meta={**meta, "other": object()})]
         buffer = io.BytesIO()

@@ -15,7 +15,7 @@ from rlmods.protocols import ReportsTokens
 from rlmods.rollout.order import generate_in_order
 from rlmods.training.collate import collate_unscored
 from rlmods.training.extensions.base import Extension
-from rlmods.types import Branch, Prompt, Response, ToolCall, Turn
+from rlmods.types import Branch, Prompt, Response, SessionRecord, ToolCall, Turn
 
 POLL_S = 0.1
 """Time between two reports of progress while waiting, at which a run can also be interrupted."""
@@ -23,7 +23,7 @@ NUM_COMPARED = 4
 MAX_COMPARED_TOKENS = 8
 """Responses per rank, and tokens per response, used to compare sampler and trainer
 log-probabilities in each iteration."""
-SAVED_META = ("sample", "iteration")
+SAVED_META = ("sample", "iteration", "out_of_turns")
 """Items of `Response.meta` that a checkpoint holds."""
 
 
@@ -193,5 +193,6 @@ def _loaded(row: Mapping[str, Any]) -> Response:
         "prompt": Prompt(**row["prompt"]),
         "turns": tuple(turns),
         "branch": None if row["branch"] is None else Branch(**row["branch"]),
+        "session": None if row["session"] is None else SessionRecord(**row["session"]),
     }
     return Response(**{**row, **changes})
