@@ -363,9 +363,8 @@ class PolicyGradient(Learner):
 
         Returns the rows and two masks [N]. The first is True on the rows of groups to keep: groups
         with a selected row that has tokens in the loss. The second is True on the rows that
-        `sampling` selected. In a kept group, a row that is not selected counts in the baseline but
-        not in the loss: its mask becomes empty. `SampleBuffer.pop` does so for rejected groups that
-        it adds."""
+        `sampling` selected. A row that is not selected counts in the baseline of its group, but
+        not in the loss: its mask becomes empty."""
         if self.settings.overlong_filter:
             overlong = torch.tensor([r.overlong for r in responses], device=self.device)
             batch = replace(batch, mask=batch.mask & ~overlong[:, None])
@@ -373,7 +372,7 @@ class PolicyGradient(Learner):
             self.meter.mean("train/selected_by_reward", 1.0)
         selected = self.select(correctness(scores).to(self.device), batch)
         keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
-        return replace(batch, mask=batch.mask & (selected | ~keep)[:, None]), keep, selected
+        return replace(batch, mask=batch.mask & selected[:, None]), keep, selected
 
     def select(self, scores: Tensor, batch: Experience) -> Tensor:
         """Return a mask of the rows that `sampling` selects by `scores` [N] (NaN: unscored)."""
@@ -488,7 +487,9 @@ class PolicyGradient(Learner):
             objective = objective + c * output.entropy
         kl = output.divergence  # with kl=full; other KLs read the log-probabilities
         if micro.ref_logprobs is not None and self.kl.where == "loss":
-            kl = self.kl(output.logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
+            # forwards with `scored_tokens` give values of other tokens too, of any size
+            logprobs = torch.where(micro.mask, output.logprobs, 0.0)
+            kl = self.kl(logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
             check_returned(self.kl, "kl", "the divergence", kl, micro.mask.shape)
         if kl is not None:
             objective = objective - self.kl.coefficient * kl

@@ -42,7 +42,10 @@ class Ranks:
         """Reduce `x` over ranks with `op` ("sum", "min" or "max"). Returns float64, so that counts
         stay exact."""
         x = x.to(self.device, torch.float64)
-        return x if self.world_size == 1 else self._module.trainer.strategy.reduce(x, reduce_op=op)
+        if self.world_size == 1:
+            return x
+        # the strategy writes the result into its argument
+        return self._module.trainer.strategy.reduce(x.clone(), reduce_op=op)
 
 
 def is_first_rank() -> bool:

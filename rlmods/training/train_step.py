@@ -3,7 +3,7 @@ rows are split."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -29,6 +29,7 @@ losses of microbatches and ranks are added, not averaged."""
 
 
 R = TypeVar("R", bound="StepRows")
+T = TypeVar("T")
 
 
 class StepRows(Protocol):
@@ -121,6 +122,19 @@ class MicroLoss:
     value: Tensor
 
 
+def _with_end(items: Iterable[T]) -> Iterator[tuple[T, bool]]:
+    """Yield each item, and True with the last one."""
+    iterator = iter(items)
+    try:
+        held = next(iterator)
+    except StopIteration:
+        return
+    for item in iterator:
+        yield held, False
+        held = item
+    yield held, True
+
+
 class TrainStep:
     """Accumulate gradients over microbatches, clip them, and step the optimizer.
 
@@ -196,10 +210,7 @@ class TrainStep:
         not add the gradients of other ranks."""
         losses: list[MicroLoss] = []
         for i, source in enumerate(sources):
-            parts = list(self.microbatches(source.rows))
-            for k, (micro, indices) in enumerate(parts, 1):
-                self.timer.on_safe_point()
-                ends_source = k == len(parts)
+            for (micro, indices), ends_source in _with_end(self.microbatches(source.rows)):
                 is_last = ends_source and i == len(sources) - 1
                 # the next source (PTX) may leave a network without gradients: reduce after each one
                 self.set_all_reduce(ends_source)

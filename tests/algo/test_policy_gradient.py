@@ -48,7 +48,7 @@ from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
 from rlmods.training.collate import collate_unscored
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
-from rlmods.types import Credit, Prompt, Response, Scores, Surrogate
+from rlmods.types import Credit, Prompt, Response, Scores, Surrogate, Totals
 from tests.support import batches
 from tests.support.environments import Script
 from tests.support.offline import assert_invariant
@@ -784,3 +784,16 @@ def test_logprobs_follow_a_temperature_that_the_rollout_changes():
     torch.testing.assert_close(
         rows.old_logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4
     )
+
+
+def test_log_probabilities_of_other_tokens_are_in_no_divergence() -> None:
+    """`scored_tokens` of an extension has them computed: exp(200) of k3 would make the gradient
+    NaN."""
+    made = attached(learner(kl=Penalty("k3", 0.1, "loss")))
+    micro = made.scorer.add_ref_logprobs(collected(made), made.reference.policy)
+    output = made.forward_policy(micro)
+    logprobs = torch.where(micro.mask, output.logprobs.detach(), -200.0).requires_grad_()
+    made.forward_policy = lambda rows: output._replace(logprobs=logprobs)
+    made.loss(micro, Totals(micro.mask.sum(), micro.mask.any(1).sum())).backward()
+    assert (logprobs.grad[~micro.mask] == 0).all()
+    assert logprobs.grad[micro.mask].isfinite().all()

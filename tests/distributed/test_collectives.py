@@ -46,3 +46,12 @@ def test_counts_stay_exact() -> None:
     assert int(ranks.reduce(torch.tensor(2**24 + 1), "max")) == 2**24 + 1
     trainer.world_size = 1
     assert int(ranks.reduce(torch.tensor(2**24 + 1))) == 2**24 + 1
+
+
+def test_a_strategy_that_writes_into_its_argument_changes_no_tensor_of_the_caller() -> None:
+    strategy = SimpleNamespace(reduce=lambda x, reduce_op: x.mul_(2))
+    trainer = SimpleNamespace(world_size=2, strategy=strategy)
+    module: Any = SimpleNamespace(_trainer=trainer, trainer=trainer, device=torch.device("cpu"))
+    own = torch.tensor([1.0], dtype=torch.float64)
+    assert Ranks(module).reduce(own).tolist() == [2.0]
+    assert own.tolist() == [1.0]

@@ -296,3 +296,20 @@ def test_a_coefficient_is_not_steered_by_nan() -> None:
     assert math.isnan(rows[1]["train/kl_ref"])
     assert [row["train/nonfinite_steps"] for row in rows] == [0, 1, 0, 0]
     assert math.isfinite(made.kl.coefficient)
+
+
+def test_microbatches_are_made_when_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The progress counts those begun, and copies of all rows at once would take memory."""
+    made, rows = off_policy(batch=Batch(prompts=4, samples=4, token_budget=1))
+    begun = []
+    own_loss = made.loss
+
+    def loss(micro: Experience, totals: Any) -> torch.Tensor:
+        begun.append(made.timer.progress)
+        return own_loss(micro, totals)
+
+    monkeypatch.setattr(made, "loss", loss)
+    with made.timer("update"):
+        gradients(made, rows)
+    assert len(begun) == len(rows) > 2
+    assert begun == [*range(2, len(rows) + 1), len(rows)]
