@@ -242,3 +242,11 @@ def test_largest_is_exact_and_takes_what_is_equal() -> None:
     assert found(2, 1e-5) == [[1, 0], [1, 1], [1, 2]]
     assert found(4) == [[0, 1], [1, 0], [1, 1], [1, 2]]
     assert found(5) == found(9) == mask.nonzero().tolist()
+
+
+def test_largest_compares_in_float32_at_any_size() -> None:
+    """1 / 3 is larger in float32 than in float64."""
+    for x in ([1 / 3, 1 / 3 - 1e-12, 0.1], [1e30, 1e30, 5.0], [-5.0, -5.0, -1e30]):
+        values = torch.tensor([x], dtype=torch.float64)
+        found = largest(values, torch.ones(1, 3, dtype=torch.bool), torch.tensor(1))
+        assert found.tolist() == [[True, True, False]]

@@ -23,9 +23,9 @@ class EntropyBonus:
 
     coefficient: float
     """c."""
-    target: float | None = None
+    target: float | None
     """Nats per token; None: c is fixed."""
-    rate: float = 0.01
+    rate: float
     """Change of c per iteration and nat of distance from the target."""
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:

@@ -75,7 +75,11 @@ COMMON_TESTS = (
 )
 """Tests that see bugs of any package, beside those of the package itself."""
 MORE_TESTS = {
-    "rlmods/ops.py": ("tests/kl/test_full.py", "tests/advantage/test_group_norm.py"),
+    "rlmods/ops.py": (
+        "tests/kl/test_full.py",
+        "tests/advantage/test_group_norm.py",
+        "tests/ratio/test_dppo.py",
+    ),
     "rlmods/training/credit.py": ("tests/critic/test_pretraining.py",),
     "rlmods/training/turns.py": ("tests/training/test_collate.py",),
     "rlmods/training/metrics.py": ("tests/training/test_turns.py",),

@@ -293,10 +293,18 @@ HEADS: dict[str, Any] = {
 class Doubled(LlamaForCausalLM):
     """Doubles its logits, without any trace in its configuration."""
 
+    factor = 2.0
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         out = super().forward(*args, **kwargs)
-        out.logits = 2 * out.logits
+        out.logits = self.factor * out.logits
         return out
+
+
+class Larger(Doubled):
+    """Makes its logits 2 % larger: more than float32 rounds, and less than 16 bits may."""
+
+    factor = 1.02
 
 
 class TestHead:
@@ -313,9 +321,10 @@ class TestHead:
             gradient(lm, actual), gradient(lm, expected), rtol=1e-3, atol=1e-4
         )
 
-    def test_unknown_transformations_are_rejected(self) -> None:
-        with pytest.raises(UserError, match="Doubled transforms its logits"):
-            policy(seeded(Doubled, LlamaConfig(**SHAPE)))
+    @pytest.mark.parametrize("kind", [Doubled, Larger])
+    def test_unknown_transformations_are_rejected(self, kind: type[Doubled]) -> None:
+        with pytest.raises(UserError, match=f"{kind.__name__} transforms its logits"):
+            policy(seeded(kind, LlamaConfig(**SHAPE)))
 
 
 class TestExport:

@@ -242,6 +242,13 @@ def test_explained_variance_is_over_the_true_slots() -> None:
     )
 
 
+def test_equal_returns_have_no_explained_variance() -> None:
+    meter = Meter()
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    log_critic(meter, torch.ones(2, 3), torch.zeros(2, 3), mask, Ranks(L.LightningModule()))
+    assert meter.compute() == {"train/value": 0.0, "train/return": 1.0}
+
+
 def test_explained_variance_is_that_of_the_tokens_of_all_ranks() -> None:
     """Of ranks with batches of different sizes, as threads."""
     generator = torch.Generator().manual_seed(0)

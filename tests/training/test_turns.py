@@ -59,6 +59,8 @@ def test_a_state_is_the_same_whatever_the_ids_of_calls() -> None:
         return state_key([asked, told])
 
     assert key("000000001", 3) == key("000000007", 3) != key("000000001", 4)
+    message = {"role": "user", "content": "hi"}
+    assert state_key([message]) == state_key([dict(reversed(message.items()))])
 
 
 def test_origin_is_the_response_that_sampled_the_token() -> None:
