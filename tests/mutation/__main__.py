@@ -80,6 +80,7 @@ MORE_TESTS = {
         "tests/advantage/test_group_norm.py",
         "tests/ratio/test_dppo.py",
     ),
+    "rlmods/policy/output_layer.py": ("tests/policy/test_base.py",),
     "rlmods/training/credit.py": ("tests/critic/test_pretraining.py",),
     "rlmods/training/turns.py": ("tests/training/test_collate.py",),
     "rlmods/training/metrics.py": ("tests/training/test_turns.py",),
