@@ -22,7 +22,7 @@ from rlmods.rollout.order import generate_in_order
 from rlmods.training.collate import collate_unscored, data_response
 from rlmods.training.extensions import MovingModel
 from rlmods.training.frozen import FrozenPolicy, Teacher
-from rlmods.training.metrics import correctness, log_lengths, log_responses
+from rlmods.training.metrics import correctness_or_reward, log_lengths, log_responses
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import GKDSettings
 from rlmods.types import Experience, Prompt, Response, RowInts, RowMask, Scores, Totals
@@ -168,7 +168,7 @@ class GKD(Learner):
         """Return the rows of responses, without loss on those that the teacher does not score."""
         has_reward = torch.ones_like(group, dtype=torch.bool)
         if self.reads_scores:
-            has_reward = ~correctness(scores).isnan()
+            has_reward = ~correctness_or_reward(scores).isnan()
         seen, scored = self.teacher.as_seen(responses, scores, group, has_reward, self.meter)
         return self.as_rows(responses, seen, group).masked(scored)
 

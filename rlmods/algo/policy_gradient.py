@@ -52,7 +52,7 @@ from rlmods.training.credit import CreditAssignment, teacher_log_ratio
 from rlmods.training.extensions import SampleAhead, create_extensions
 from rlmods.training.frozen import FrozenPolicy, Teacher
 from rlmods.training.metrics import (
-    correctness,
+    correctness_or_reward,
     lacks_correctness,
     log_correction,
     log_critic,
@@ -300,7 +300,7 @@ class PolicyGradient(Learner):
         rewards = self.credit.rewards(scores, self.scale(scores.values))
         batch = self.as_rows(responses, rewards, group)
         if self.settings.positive_coefficient:
-            score = correctness(scores).float().to(self.device)
+            score = correctness_or_reward(scores).float().to(self.device)
             batch = replace(batch, score=score)
         if self.credit.needs.turns:
             turn, state = turn_columns(responses, batch.tokens.shape)
@@ -370,7 +370,7 @@ class PolicyGradient(Learner):
             batch = replace(batch, mask=batch.mask & ~overlong[:, None])
         if lacks_correctness(scores):
             self.meter.mean("train/selected_by_reward", 1.0)
-        selected = self.select(correctness(scores).to(self.device), batch)
+        selected = self.select(correctness_or_reward(scores).to(self.device), batch)
         keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
         return replace(batch, mask=batch.mask & selected[:, None]), keep, selected
 

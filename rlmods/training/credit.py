@@ -18,7 +18,7 @@ from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.ops import differs_by_token, rewards_to_go
 from rlmods.protocols import Advantage, BatchAdvantage
 from rlmods.training.collate import token_rewards
-from rlmods.training.metrics import correctness
+from rlmods.training.metrics import correctness_or_reward
 from rlmods.training.parts import check_finite, check_returned, field_of
 from rlmods.types import Experience, Scores
 
@@ -152,7 +152,7 @@ def rewards_for(needs: AdvantageNeeds, scores: Scores) -> Scores:
     """Return the scores with the rewards that an estimator with these needs reads: correctness, the
     rewards by step without outcomes, or all."""
     if needs.correctness:
-        values = [None if math.isnan(x) else x for x in correctness(scores).tolist()]
+        values = [None if math.isnan(x) else x for x in correctness_or_reward(scores).tolist()]
         scores = replace(scores, values=values, tokens=None)
     if needs.outcomes and scores.step_tokens is not None:
         scores = replace(scores, tokens=scores.step_tokens)

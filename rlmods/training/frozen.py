@@ -20,7 +20,7 @@ from rlmods.policy.files import fingerprint
 from rlmods.training.collate import collate_unscored
 from rlmods.training.lengths import length_above, row_length
 from rlmods.training.meter import Meter
-from rlmods.training.metrics import correctness
+from rlmods.training.metrics import correctness_or_reward
 from rlmods.training.scorer import LogprobScorer
 from rlmods.types import Experience, Graded, Prompt, Response, Scores
 
@@ -214,7 +214,7 @@ class Teacher:
             group: id of the group of each response [N].
             has_loss: True on the responses that would have a loss [N].
         """
-        correct = correctness(scores).tolist()
+        correct = correctness_or_reward(scores).tolist()
         graded = Graded(responses, group.tolist(), correct, scores.columns)
         prompts = self.part.prompts(graded)
         seen = self.after_prompts(responses, prompts)

@@ -35,7 +35,7 @@ def lacks_correctness(scores: Scores) -> bool:
     return any(value is not None and correct is None for value, correct in pairs)
 
 
-def correctness(scores: Scores) -> Tensor:
+def correctness_or_reward(scores: Scores) -> Tensor:
     """Return the scores by which `sampling` filters, [N] in float64: unshaped correctness if a
     weighted reward reports it, else the total reward; NaN for unscored responses."""
     values, scored = values_and_mask(scores.values)
@@ -47,7 +47,7 @@ def log_responses(
     meter: Meter, responses: Sequence[Response], scores: Scores, group: Tensor, selected: Tensor
 ) -> None:
     """Log the metrics of all sampled responses, whether selected for training or not."""
-    filter_scores = correctness(scores).to(group.device)
+    filter_scores = correctness_or_reward(scores).to(group.device)
     scored = ~filter_scores.isnan()
     group_on_host = group.cpu()
     texts: dict[int, list[str]] = {}

@@ -18,7 +18,7 @@ from rlmods.cli.evaluate import _use_trained_reward_models, kl_from
 from rlmods.errors import UserError
 from rlmods.rollout import Local
 from rlmods.training.evaluation import Validation, majority_correct, pass_at_k, values_by_prompt
-from rlmods.training.metrics import correctness
+from rlmods.training.metrics import correctness_or_reward
 from rlmods.types import Prompt, Response, Scores
 from tests.support.tiny_setup import SPLITS, even, policy
 
@@ -106,18 +106,22 @@ class TestMajority:
 
 class TestCorrectness:
     def test_is_the_unshaped_one_with_nan_where_unscored(self) -> None:
-        have = correctness(Scores([0.1, 0.9, 0.5], correct=[True, None, False]))
+        have = correctness_or_reward(Scores([0.1, 0.9, 0.5], correct=[True, None, False]))
         assert have.dtype == torch.float64
         assert have.tolist() == [1.0, 0.9, 0.0], (
             "where correctness is unknown, the reward speaks for itself"
         )
-        assert correctness(Scores([0.1, None], correct=[None, True])).isnan().tolist() == [
+        assert correctness_or_reward(
+            Scores([0.1, None], correct=[None, True])
+        ).isnan().tolist() == [
             False,
             True,
         ]
 
     def test_is_the_total_where_nobody_is_paid_for_it(self) -> None:
-        have = correctness(Scores([0.25, -2.0, None], correct=[True, None, False], monitored=True))
+        have = correctness_or_reward(
+            Scores([0.25, -2.0, None], correct=[True, None, False], monitored=True)
+        )
         assert have[:2].tolist() == [0.25, -2.0]
         assert have[2].isnan()
 
