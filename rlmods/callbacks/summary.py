@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import shlex
 import sys
@@ -21,7 +22,7 @@ from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.errors import UserError, counted, in_one_line
 from rlmods.run import atomic_write, dumps, wrap_write_errors
 from rlmods.run.directory import RunDir
-from rlmods.run.saved import SavedRun
+from rlmods.run.saved import NOT_FINISHED, SavedRun
 from rlmods.run.secrets import clean, clean_urls
 from rlmods.training.meter import peak_memory_mb
 
@@ -71,6 +72,11 @@ class Summary(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.monotonic()
+        if trainer.is_global_zero and self.directory.summary.is_file():
+            # of the process that the run goes on from
+            content = json.loads(self.directory.summary.read_text())
+            content["exit"] = NOT_FINISHED
+            atomic_write(self.directory.summary, dumps(content, indent=2) + "\n")
 
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         self.peak_memory_mb = max(self.peak_memory_mb, metrics.get("perf/peak_memory_mb", 0.0))

@@ -31,7 +31,7 @@ from rlmods.cli.console import (
 )
 from rlmods.errors import UserError, counted
 from rlmods.run.name import SWEPT
-from rlmods.run.saved import SavedRun
+from rlmods.run.saved import NOT_FINISHED, SavedRun
 from rlmods.run.secrets import clean, clean_urls
 from rlmods.run.settings import leaves
 
@@ -241,7 +241,7 @@ def member_lines(members: Sequence[Path]) -> list[str]:
     lines = []
     for member in members:
         summary = SavedRun(member).summary
-        end = summary.get("exit", "not finished")
+        end = summary.get("exit", NOT_FINISHED)
         line = (
             f"  {member.name:<{width}}  {end}, {counted(summary.get('iterations', 0), 'iteration')}"
         )

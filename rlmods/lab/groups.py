@@ -23,12 +23,14 @@ NOT_COMPARED = (
     "resume",
     "logger",
     "callbacks",
-    "trainer.precision",
     "fork",
 )
 """Runs of one group may differ in these settings: the seed, and where results are written."""
 RECIPES = ("algo", "variant")
 """Groups whose options choose options of other groups."""
+NEVER_OF_RECIPES = ("data", "policy", "validation", "optimizer", "trainer")
+"""Groups that no algorithm chooses: runs of two algorithms that differ in them differ in more than
+the algorithm."""
 
 
 @dataclass(frozen=True)
@@ -157,22 +159,27 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
     groups = dict.fromkeys(group for options in parts for group in options)
     for group in (*RECIPES, *(group for group in groups if group not in RECIPES)):
         kinds = [""] * len(runs) if group in RECIPES else recipes
-        if _differ([options.get(group) for options in parts], kinds):
+        own = [options.get(group) for options in parts]
+        if _differ(own, kinds) or (group in NEVER_OF_RECIPES and _differ_where_known(own)):
             shown.append(group)
     keys = []
     for key in dict.fromkeys(key for values in typed for key in values):
-        kinds = recipes
         group = key.split(".")[0]
+        own = [values.get(key) for values in typed]
+        kinds = recipes
         if group in shown:
             chosen = [options.get(group) for options in parts]
             kinds = list(map(_canonical, zip(recipes, chosen, strict=True)))
-        if _differ([values.get(key) for values in typed], kinds):
+        elif group in NEVER_OF_RECIPES and _differ_where_known(own):
+            keys.append(key)
+            continue
+        if _differ(own, kinds):
             keys.append(key)
     found = []
     for options, values in zip(parts, typed, strict=True):
         found.append([f"{group}={options.get(group)}" for group in shown])
-        own = [key for key in keys if key in values or key.split(".")[0] not in shown]
-        found[-1] += [f"{key}={_text(values.get(key))}" for key in own]
+        told = [key for key in keys if key in values or key.split(".")[0] not in shown]
+        found[-1] += [f"{key}={_text(values.get(key))}" for key in told]
     return found
 
 
@@ -180,6 +187,11 @@ def _differ(values: Sequence[Any], kinds: Sequence[str]) -> bool:
     """Return whether values differ within a kind."""
     pairs = zip(kinds, map(_canonical, values), strict=True)
     return len(set(pairs)) > len(set(kinds))
+
+
+def _differ_where_known(values: Sequence[Any]) -> bool:
+    """Return whether values differ. A run of another trainer has none."""
+    return len({_canonical(value) for value in values if value is not None}) > 1
 
 
 def _runs(folder: Path, depth: int) -> Iterator[Path]:

@@ -105,7 +105,7 @@ def train(like: SavedRun, seed: int, *, trust: bool = False) -> SavedRun:
     replaced = ("seed", "run_dir", "resume")
     kept = [x for x in like.overrides if x.lstrip("+~").split("=")[0] not in replaced]
     overrides = [*kept, f"seed={seed}"]
-    name, had_seed = re.subn(rf"\bseed={like.seed}(?![^,])", f"seed={seed}", like.path.name)
+    name, had_seed = re.subn(rf"(?<![^,])seed={like.seed}(?![^,])", f"seed={seed}", like.path.name)
     folder = like.path.parent / (name if had_seed else member_name(overrides))
     run = SavedRun(folder)
     if run.exit == "finished":

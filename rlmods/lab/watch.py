@@ -15,6 +15,7 @@ from rich.text import Text
 
 from rlmods.errors import Parser, one_line_errors
 from rlmods.lab.groups import find_runs
+from rlmods.run.saved import NOT_FINISHED
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 METRICS = (
@@ -53,7 +54,7 @@ def screen(folders: Sequence[Path], metrics: Sequence[str], width: int) -> tuple
                 extremes = f"from {min(values):.4g} to {max(values):.4g}"
                 lines.append(f"  {name:<22}  {values[-1]:>10.4g}  {curve}  {extremes}")
         lines.append("")
-    return "\n".join(lines), all(run.exit != "not finished" for run in runs)
+    return "\n".join(lines), all(run.exit != NOT_FINISHED for run in runs)
 
 
 def watch(folders: Sequence[Path], metrics: Sequence[str], once: bool, console: Console) -> None:

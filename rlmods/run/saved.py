@@ -13,6 +13,8 @@ from rlmods.errors import UserError, counted, in_one_line
 from rlmods.run.files import read_rows
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+NOT_FINISHED = "not finished"
+"""Exit of a run that trains, or that was killed."""
 
 
 def is_value(value: object) -> TypeGuard[int | float]:
@@ -120,7 +122,7 @@ class SavedRun:
     @property
     def exit(self) -> str:
         """How the run ended."""
-        return str(self.summary.get("exit", "not finished"))
+        return str(self.summary.get("exit", NOT_FINISHED))
 
     @property
     def iteration(self) -> int:

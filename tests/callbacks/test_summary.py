@@ -107,6 +107,14 @@ def test_interrupted_and_failed(summary: Summary, tmp_path: Path) -> None:
     assert written(tmp_path)["exit"] == "failed: OSError: disk full"
 
 
+def test_a_run_that_goes_on_is_not_finished(summary: Summary, tmp_path: Path) -> None:
+    summary.on_train_end(trainer(), learner())
+    before = written(tmp_path)
+    assert before["exit"] == "finished"
+    summary.on_fit_start(trainer(), learner())
+    assert written(tmp_path) == {**before, "exit": "not finished"}
+
+
 def test_state_is_restored(summary: Summary, tmp_path: Path) -> None:
     state = validate(summary, accuracy=0.9).state_dict()
     after = Summary(RunDir(tmp_path), "dapo", {})

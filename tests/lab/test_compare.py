@@ -287,6 +287,11 @@ class TestTrain:
         typed = json.loads((script / "argv").read_text())
         assert typed == ["algo=dapo", "seed=4", f"run_dir='{run.path}'", "resume=auto"]
 
+    def test_the_seed_of_the_data_stays(self, script: Path) -> None:
+        overrides = ["data.seed=1", "seed=1"]
+        folder = write_run(script / "sweep/data.seed=1,seed=1", [0.5], overrides=overrides)
+        assert train(SavedRun(folder), 4).path == script / "sweep/data.seed=1,seed=4"
+
     def test_a_finished_run_is_kept(self, script: Path) -> None:
         like = self.like(script)
         write_run(script / "sweep/algo=dapo,seed=4", [0.5], seed=4)

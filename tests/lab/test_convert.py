@@ -213,7 +213,7 @@ class TestPrimeRL:
         log = [{"step": i, "time": 1e9 + i, **trainer} for i in (1, 2)]
         write_jsonl(tmp_path / "out" / "metrics.jsonl", log)
         scores = [(1, 0.1), (2, 0.2), (2, 0.3)]
-        log = [{"step": i, "time": 1e9 + i, reward: x, avg: x} for i, x in scores]
+        log = [{"step": i, "time": 1e9 + i + 0.25, reward: x, avg: x} for i, x in scores]
         write_jsonl(tmp_path / "orchestrator" / "metrics.jsonl", log)
         run = converted(tmp_path / "out", tmp_path / "orchestrator", name="prime")
         assert run.label == "prime"
