@@ -50,7 +50,10 @@ def advice(setting: str, value: str) -> str | None:
         return "docs/equivalents.md lists the settings of verl that have an equivalent"
     equal = [row for row in rows if _is_same(row.value, value)]
     general = [row for row in rows if value and "{}" in row.overrides]
-    for row in (*equal, *general, *(rows if len(rows) == 1 else [])):
+    only = rows[0] if len(rows) == 1 else None
+    if only is not None and not equal and {only.value, value.lower()} == {"true", "false"}:
+        return f"{only.setting}={only.value} is {only.overrides} here: leave out {setting}={value}"
+    for row in (*equal, *general, *([only] if only else [])):
         if not row.overrides:
             return f"{row.library}'s setting has no equivalent here: leave it out"
         return f"type {replace(row, value=value or row.value).example}"

@@ -46,6 +46,8 @@ def test_page_is_up_to_date() -> None:
         ("scale_rewards", "batch", "type advantage=group_norm advantage.scale=batch"),
         ("scale_rewards", "False", "type advantage=group_mean"),
         ("use_vllm", "True", "type rollout=vllm"),
+        ("use_peft", "False", "use_peft=true is adapter=lora here: leave out use_peft=False"),
+        ("actor_rollout_ref.actor.use_kl_loss", "false", "type kl=none"),
         ("epsilon", "0.3", "type ratio=symmetric ratio.low=0.3 ratio.high=0.3"),
         ("rollout.n_samples_per_prompt", "16", "type batch.samples=16"),
         ("num_generations", "", "type batch.samples=8"),
