@@ -35,6 +35,7 @@ from rlmods.cli.command import command, configuration, find_policy, usable_promp
 from rlmods.config.build import without_long_prompts
 from rlmods.config.compose import read_validation
 from rlmods.config.instantiate import instantiate
+from rlmods.data.schema import warn_of_shared_prompts
 from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.trainer import device_type
 from rlmods.lab.statistics import bootstrap_interval
@@ -72,7 +73,10 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     config = configuration(own, saved=saved, run_keys=RUN_KEYS)
     splits = instantiate(config.data, "data")()
     if not splits.val:
-        raise UserError("there are no held-out prompts: type data.num_val=200")
+        raise UserError("there are no held-out prompts: type data.val=FILE")
+    if saved is not None and any(text.lstrip("+~").startswith("data") for text in own):
+        trained_on = instantiate(OmegaConf.create(read_config(saved)).data, "data")()
+        warn_of_shared_prompts(splits.val, trained_on.train)
     token_budget = config.batch.token_budget or PADDED_BUDGET
     if is_reward_model(model):
         pairs = splits.val[: config.validation.max_prompts]

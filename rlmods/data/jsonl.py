@@ -1,6 +1,7 @@
 """Prompts from JSON Lines files, other files and folders, and data sets on the Hugging Face Hub."""
 
 import json
+import warnings
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from rlmods.data.schema import (
     prompt_fields,
     render,
     type_name,
+    warn_of_shared_prompts,
 )
 from rlmods.errors import UserError
 from rlmods.run.hub import check_hub
@@ -105,8 +107,14 @@ class Jsonl:
             return checked_splits(train, held_out, self.train)
         val = self._prompts(self.val, "val", convert, advice)
         if len(val) > self.num_val:
+            warnings.warn(
+                f"data.val: {self.num_val} of its {len(val)} rows are used: type "
+                f"data.num_val={len(val)} for all of them",
+                stacklevel=2,
+            )
             chosen = Random(self.seed).sample(range(len(val)), self.num_val)
             val = [val[i] for i in sorted(chosen)]
+        warn_of_shared_prompts(val, train)
         return checked_splits(train, val, self.train)
 
     def _prompts(

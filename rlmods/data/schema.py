@@ -3,6 +3,7 @@ loaded."""
 
 import importlib
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -48,6 +49,24 @@ def checked_splits(train: Sequence[Prompt], val: Sequence[Prompt], source: str) 
             raise UserError(repeated_id(prompt, source))
         seen.add(prompt.id)
     return Splits(train, val)
+
+
+def warn_of_shared_prompts(val: Sequence[Prompt], train: Sequence[Prompt]) -> None:
+    """Warn of held-out prompts that are also trained on, with the same answer or, without one, the
+    same other columns. Data that is read from files row by row is not compared."""
+    if isinstance(train, FileRows):
+        return
+    trained = set(map(_identity, train))
+    num_shared = sum(_identity(prompt) in trained for prompt in val)
+    if num_shared:
+        warnings.warn(
+            f"data: {num_shared} of {len(val)} held-out prompts are also trained on", stacklevel=2
+        )
+
+
+def _identity(prompt: Prompt) -> tuple[str, ...]:
+    told = prompt.meta if prompt.answer is None else prompt.answer
+    return str(prompt.text), str(prompt.messages), str(told)
 
 
 def import_extra(module: str, extra: str, needed_by: str | None = None) -> ModuleType:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from rlmods.cli import evaluate
 from rlmods.cli.command import configuration
 from rlmods.cli.evaluate import is_reward_model, pair_accuracy
 from rlmods.errors import UserError
 from rlmods.types import Prompt, Response
+from tests.support.rows import write_rows
 from tests.support.saved_runs import write_run
 
 
@@ -89,6 +91,25 @@ def test_reward_models_are_recognised(text: str, expected: bool, tmp_path: Path)
     (tmp_path / "config.json").write_text(text)
     assert is_reward_model(tmp_path) is expected
     assert not is_reward_model(tmp_path / "elsewhere")
+
+
+def test_prompts_that_the_run_was_trained_on_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many more rows are held out as are typed, of the rows that the run trained on."""
+    rows = [{"prompt": f"question {i}", "answer": str(i)} for i in range(20)]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    file = tmp_path / "rows.jsonl"
+    run = write_run(tmp_path / "run", [0.5])
+    saved = OmegaConf.create({"data": {"_target_": "rlmods.data.Jsonl", "num_val": 4}})
+    saved.data.train = str(file)
+    (run / "config.yaml").write_text(OmegaConf.to_yaml(saved))
+    monkeypatch.setattr(evaluate, "find_policy", lambda *_: ("model", run / "config.yaml"))
+    monkeypatch.setattr(evaluate, "is_reward_model", lambda _: True)
+    monkeypatch.setattr(evaluate, "pair_accuracy", lambda *_: {})
+    typed = ["data=jsonl", f"data.train={file}", "data.num_val=10"]
+    with pytest.warns(UserWarning, match="[6-9]|10 of 10 held-out prompts are also trained on"):
+        evaluate.evaluate("run", typed)
 
 
 def test_a_flag_is_answered_with_the_setting() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rlmods.data import Jsonl, Preferences
 from rlmods.data.jsonl import hold_out
+from rlmods.data.schema import warn_of_shared_prompts
 from rlmods.errors import UserError
 from rlmods.types import Prompt
 
@@ -115,11 +116,20 @@ def test_all_rows_of_a_question_are_in_one_split(texts, num_val, seed):
     assert sorted(p.id for p in train + val) == sorted(p.id for p in prompts)
 
 
+@pytest.mark.filterwarnings("ignore:data. . of . held-out prompts are also trained on")
 def test_separate_val_file(write):
     train, val = write(*rows(4)), write(*rows(9), name="val.jsonl")
     assert [p.id for p in Jsonl(train, val=val)().val] == [f"val-{i}" for i in range(1, 10)]
-    assert len(Jsonl(train, val=val, num_val=3)().val) == 3
+    with pytest.warns(UserWarning, match="3 of its 9 rows are used: type data.num_val=9"):
+        assert len(Jsonl(train, val=val, num_val=3)().val) == 3
     assert len(Jsonl(train, val=val)().train) == 4
+
+
+def test_held_out_rows_that_are_trained_on_are_counted(write):
+    train, val = write(*rows(4)), write(*rows(9), name="val.jsonl")
+    with pytest.warns(UserWarning, match="4 of 9 held-out prompts are also trained on"):
+        splits = Jsonl(train, val=val)()
+    warn_of_shared_prompts(splits.val[4:], splits.train)
 
 
 GOOD = {"prompt": "q", "answer": "a"}
