@@ -18,7 +18,7 @@ import os
 import shlex
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields
@@ -239,16 +239,22 @@ class Scorecard:
     """By the names of entrant and task, and seed."""
     num_shipped: Counter[str] = field(default_factory=Counter)
     """Number of results of an entrant that come with the package."""
+    changed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Finished runs by the source file of a plugin that has changed since they began."""
 
     def find(self, jobs: Sequence[Job]) -> list[Job]:
         """Take the results of finished runs and those that come with the package. Return the jobs
         without a result."""
+        from rlmods.run.directory import changed_plugins
+
         shipped = reference_results(settings_digest) if self.settings.options.reference else {}
         missing = []
         for job in jobs:
             key = (job.entrant.typed, job.task.name, job.seed)
             if job.run.exit == "finished":
                 self.add(job)
+                for name in changed_plugins(job.run.path):
+                    self.changed[name].append(job.name)
             elif key in shipped and not job.common:
                 self.results[key] = shipped[key]
                 self.num_shipped[job.entrant.name] += 1
@@ -316,6 +322,12 @@ def run_scorecard(settings: Settings) -> str:
     for name, count in card.num_shipped.items():
         shipped = counted(count, "result")
         print(f"{name}: {shipped} of the package; reference=false trains it", flush=True)
+    for name, runs in card.changed.items():
+        print(
+            f"{name} has changed since {counted(len(runs), 'finished run')} began: delete what is "
+            f"outdated in {settings.folder} to train it again",
+            flush=True,
+        )
     print(f"{len(missing)} of {counted(len(fitting), 'run')} to train", flush=True)
     print(f"their output is in {settings.folder}/TASK/.RUN.log", flush=True)
     started = time.monotonic()

@@ -242,12 +242,25 @@ def _processor() -> str:
     return match[1].strip() if match else platform.processor() or platform.machine()
 
 
+def changed_plugins(run: Path) -> list[str]:
+    """Return the source files of plugins that have changed since a run began."""
+    saved = run / "sources.txt"
+    if not saved.is_file():
+        return []
+    then = set(saved.read_text().splitlines())
+    now = _sources(OmegaConf.load(run / "config.yaml")).splitlines()  # type: ignore[arg-type]
+    own = f"{Path(__file__).parents[1].name}/"
+    names = [line.split(" ", 1)[1] for line in now if line not in then]
+    return [name for name in names if not name.startswith(own)]
+
+
 def _sources(config: DictConfig) -> str:
     """Return a line for each source file of this package, and of the plugins that the configuration
     names: digest and path."""
     folder = Path(__file__).parents[1]
     files = {path.relative_to(folder.parent): path for path in folder.rglob("*.py")}
-    targets = re.findall(r"^[\s-]*_target_: (\w+)\.", OmegaConf.to_yaml(config), re.MULTILINE)
+    text = OmegaConf.to_yaml(config)
+    targets = re.findall(r"^[\s-]*_target_: (\w+)\.", text, re.MULTILINE)
     for name in sorted({*targets} - {folder.name}):
         origin = Path(getattr(sys.modules.get(name), "__file__", None) or "/")
         if not origin.is_file() or "site-packages" in origin.parts:
