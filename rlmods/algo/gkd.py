@@ -192,6 +192,7 @@ class GKD(Learner):
             samples = generate_in_order(
                 self.rollout, chosen, samples=self.batch.samples, iteration=self.iteration
             )
+        self.meter.sum("perf/sampled_tokens", sum(sample.num_new for sample in samples))
         self.meter.mean("train/on_policy_fraction", torch.tensor(is_sampled, dtype=torch.float64))
         scores = self.score(samples)
         self.sample_log.add(samples, scores, self.iteration + 1)

@@ -98,6 +98,7 @@ class OnlineDPO(DPO):
             ranks += group.ranks
         flat = torch.tensor([float(not group.preferences) for group in groups])
         self.meter.sum("train/responses", len(responses))
+        self.meter.sum("perf/sampled_tokens", sum(x.num_new for x in responses))
         log_lengths(self.meter, "train", responses)
         self.meter.mean("train/unique_fraction", len(distinct) / len(responses))
         self.meter.mean("train/flat_group_fraction", flat)

@@ -17,6 +17,7 @@ from rlmods.types import Response, Scores
 UNSUPPORTED = {
     "group": "compares the responses to a prompt",
     "gives_steps": "gives rewards by step",
+    "gives_tokens": "gives rewards by token",
     "turns": "reads the turns of a response, which workers do not get",
 }
 """Needs (`RewardNeeds`) of rewards that do not run in worker processes, and why."""

@@ -95,7 +95,9 @@ class MultiTurn:
 
     def with_settings(self, **settings: Any) -> MultiTurn:
         """Return a copy with other sampling settings, whose responses do not branch."""
-        return replace(self, rollout=replace(self.rollout, **settings), branching=None)
+        changed = replace(self, rollout=replace(self.rollout, **settings), branching=None)
+        changed.on_tokens = self.on_tokens
+        return changed
 
     @property
     def temperature(self) -> float:

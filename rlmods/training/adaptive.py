@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -53,6 +53,7 @@ class RewardScale:
     subtract."""
     clip: float | None = None
     """Bound on the absolute value; None: no bound."""
+    depends_on_grading: ClassVar[bool] = True
     count: float = field(default=0.0, init=False)
     mean: float = field(default=0.0, init=False)
     squares: float = field(default=0.0, init=False)

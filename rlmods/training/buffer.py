@@ -17,7 +17,7 @@ class SampleBuffer:
     """Kept groups in the order of sampling, and rejected groups, which pad a short iteration with
     their masks emptied."""
 
-    holds_graded_rows = True
+    depends_on_grading = True
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks

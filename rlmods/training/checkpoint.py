@@ -36,13 +36,17 @@ class Stateful(Protocol):
 class RankStateful(Protocol):
     """State of its own on each rank."""
 
-    holds_graded_rows: bool
-    """True if the state depends on the parts that grade responses."""
-
     def rank_state(self) -> dict[str, Any]: ...
     def load_rank_states(
         self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int
     ) -> None: ...
+
+
+@runtime_checkable
+class GradingState(Protocol):
+    """State that may depend on the parts that grade responses."""
+
+    depends_on_grading: bool
 
 
 def adapter_bases(networks: Mapping[str, nn.Module]) -> dict[str, str]:
@@ -108,6 +112,7 @@ class LearnerCheckpoint:
         """
         learner = self.learner
         learner.load_counters(state)
+        is_graded_alike = not self.grading or state["grading"] == self.grading
         if state["adapter_bases"] != adapter_bases(learner.networks):
             raise UserError(
                 "the weights under the adapter differ from those that the run began with: "
@@ -116,7 +121,7 @@ class LearnerCheckpoint:
         for name, model in learner.frozen.items():
             model.load_state_dict(state["frozen"].get(name, {}))
         for name, part in learner.stateful.items():
-            if isinstance(part, Stateful):
+            if isinstance(part, Stateful) and (is_graded_alike or not _depends_on_grading(part)):
                 if name not in state["parts"]:
                     raise UserError(
                         f"the checkpoint has no state for {name}: resume with the {name} that "
@@ -133,13 +138,12 @@ class LearnerCheckpoint:
         if "state_dict" in checkpoint:
             checkpoint["state_dict"] |= self.frozen_state()
         ranks: list[dict[str, Any]] = checkpoint["rlmods"]["ranks"]
-        grading = checkpoint["rlmods"]["grading"]
-        is_graded_alike = not self.grading or grading == self.grading
+        is_graded_alike = not self.grading or checkpoint["rlmods"]["grading"] == self.grading
         for name, part in learner.stateful.items():
             if not isinstance(part, RankStateful) or name not in ranks[0]:
                 continue
             states = [rank[name] for rank in ranks]
-            if is_graded_alike or not part.holds_graded_rows:
+            if is_graded_alike or not _depends_on_grading(part):
                 part.load_rank_states(states, learner.ranks.rank, learner.ranks.world_size)
             elif any(states):
                 warnings.warn(
@@ -147,6 +151,10 @@ class LearnerCheckpoint:
                     "and others are sampled",
                     stacklevel=2,
                 )
+
+
+def _depends_on_grading(part: object) -> bool:
+    return isinstance(part, GradingState) and part.depends_on_grading
 
 
 def rank_state(rows: Experience | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rlmods.distributed.collectives import Ranks
 from rlmods.grading.grader.style import MAX_CHARS
 from rlmods.grading.grader.values import plain_number
 from rlmods.policy.base import Policy
-from rlmods.protocols import Reward, Rollout
+from rlmods.protocols import ReportsTokens, Reward, Rollout
 from rlmods.reward.scores import grade
 from rlmods.rollout.order import generate_in_order
 from rlmods.rollout.turns import MultiTurn
@@ -221,9 +221,12 @@ def _log_greedy(meter: Meter, responses: Sequence[Response], scores: Scores) -> 
 
 
 def with_settings(rollout: Any, **settings: Any) -> Any:
-    """Return a copy of the rollout with other sampling settings; settings that it does not have are
-    ignored."""
+    """Return a copy of the rollout with other sampling settings, which reports to the same hook;
+    settings that it does not have are ignored."""
     if isinstance(rollout, MultiTurn):
         return rollout.with_settings(**settings)
     known = {name: value for name, value in settings.items() if hasattr(rollout, name)}
-    return replace(rollout, **known)
+    changed = replace(rollout, **known)
+    if isinstance(rollout, ReportsTokens):
+        changed.on_tokens = rollout.on_tokens  # a run can be interrupted there
+    return changed

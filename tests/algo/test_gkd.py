@@ -225,6 +225,8 @@ class TestResponses:
             assert own == ("sample" in r.meta)
             assert own or list(r.tokens) == target
         assert made.meter.compute()["train/on_policy_fraction"] == sum(sampled) / 24
+        num_tokens = sum(len(r.tokens) for r in responses if "sample" in r.meta)
+        assert made.meter.compute()["perf/sampled_tokens"] == num_tokens
         assert len(made.samples) == sum(sampled)
 
     def test_the_choice_changes_with_the_iteration_but_not_with_the_other_prompts(self) -> None:

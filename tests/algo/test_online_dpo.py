@@ -28,6 +28,8 @@ def online(judge=even_first, **change):
 def test_ranks_are_the_judges_and_equal_responses_count_once():
     made = attached(online())
     rows = made.sample(SPLITS.train[:8])
+    logged = made.meter.compute()
+    assert logged["perf/sampled_tokens"] == round(48 * logged["train/response_tokens"])
     for p in range(len(rows)):
         said = [
             tuple(rows.tokens[p, k][rows.mask[p, k]].tolist())

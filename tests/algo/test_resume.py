@@ -460,13 +460,14 @@ def test_reference_is_where_training_began(tmp_path):
 def test_fork_that_grades_in_another_way_begins_without_graded_rows(tmp_path):
     def learner_graded_by(grading: str, **change: Any) -> Any:
         variant = copy.deepcopy(VARIANTS["dynamic"])
+        variant["normalize_reward"] = True
         made = learner(**variant, replay_fraction=0.5, **change)
         made.checkpoint.grading = grading
         return made
 
     def held(made: Any) -> list[bool]:
         [replay] = [x for x in made.extensions if isinstance(x, Replay)]
-        return [made.buffer.num_groups > 0, replay.rows is not None]
+        return [made.buffer.num_groups > 0, replay.rows is not None, made.reward_scale.count > 0]
 
     first = learner_graded_by("a")
     fit(first, 3, callbacks=(IterationCheckpoint(tmp_path, every=1),), splits=SMALL)
@@ -476,7 +477,7 @@ def test_fork_that_grades_in_another_way_begins_without_graded_rows(tmp_path):
         warned = nullcontext() if same else pytest.warns(UserWarning, match="they are dropped")
         with warned:
             made.checkpoint.load(copy.deepcopy(saved))
-        assert held(made) == [same, same]
+        assert held(made) == [same, same, same]
 
 
 def test_second_ctrl_c_stops_at_once(tmp_path):

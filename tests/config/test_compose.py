@@ -534,6 +534,29 @@ RULES = {
             ("algo=grpo", *SUM, "+advantage.terms.a.reward=b", *BY_SOURCE),
             "has no such term; type advantage.terms.a.reward=null",
         ),
+        (
+            (
+                "algo=grpo",
+                "advantage=sum",
+                "+advantage@advantage.terms.a.estimator=greedy",
+                "+advantage.terms.a.reward=format",
+            ),
+            "the greedy response has its total reward as baseline: type "
+            "advantage.terms.a.reward=null",
+        ),
+    ],
+    "failed_programs": [
+        (
+            (
+                "algo=grpo",
+                "environment=agent",
+                "environment.run=my_agent:play",
+                "environment.failure_reward=-1",
+                "advantage=gdpo",
+            ),
+            "environment.failure_reward=-1.0 replaces the total reward, and advantage=gdpo reads "
+            "its terms: type environment.failure_reward=null",
+        ),
     ],
     "kl_in_reward": [
         (
@@ -779,6 +802,15 @@ RULES = {
             ),
             "algo=iterative_grpo needs the number of iterations per round: type "
             "algo.reference_every=20",
+        ),
+        (
+            (
+                "algo=iterative_grpo",
+                "reward=neural",
+                "reward.terms.neural.reward.model=an/other",
+                "+reward.terms.neural.timeout_s=60",
+            ),
+            "reward.terms.neural.timeout_s: worker processes would keep the reward model",
         ),
         (
             (

@@ -118,7 +118,7 @@ class TestIsolated:
         assert (isolated.values, isolated.correct) == (direct.values, direct.correct)
         assert (isolated.columns, isolated.counts) == (direct.columns, direct.counts)
 
-    @pytest.mark.parametrize("trait", ["group", "gives_steps", "turns"])
+    @pytest.mark.parametrize("trait", ["group", "gives_steps", "gives_tokens", "turns"])
     def test_a_reward_that_needs_more_than_one_response_is_refused(self, trait: str) -> None:
         reward = type("Group", (Plugin,), {"needs": RewardNeeds(**{trait: True})})()
         with pytest.raises(UserError, match="timeout_s scores one response at a time"):

@@ -16,10 +16,11 @@ from omegaconf import OmegaConf
 
 from rlmods.cli.evaluate import _use_trained_reward_models, kl_from
 from rlmods.errors import UserError
-from rlmods.rollout import Local
+from rlmods.rollout import Local, MultiTurn
 from rlmods.training.evaluation import Validation, majority_correct, pass_at_k, values_by_prompt
 from rlmods.training.metrics import correctness_or_reward
 from rlmods.types import Prompt, Response, Scores
+from tests.support.environments import Echo
 from tests.support.tiny_setup import SPLITS, even, policy
 
 PROMPTS = [Prompt(id=str(i), text="1+1=", answer="2") for i in range(4)]
@@ -299,6 +300,18 @@ class TestValidation:
     def test_due(self) -> None:
         assert [i for i in range(11) if Validation(every=5).due(i)] == [0, 5, 10]
         assert not any(Validation(every=None).due(i) for i in range(11))
+
+    @pytest.mark.parametrize("environment", [None, Echo()])
+    def test_reports_to_the_hook_of_training(self, environment: Any) -> None:
+        """A run can be interrupted there, and it tells the watchdog that the run goes on."""
+        made, rollout = policy(), Local(max_tokens=4)
+        if environment is not None:
+            rollout = MultiTurn(rollout, environment)
+        rollout.sync(made, iteration=0)
+        reports: list[tuple[int, ...]] = []
+        rollout.on_tokens = lambda *progress: reports.append(progress)
+        Validation()(made, rollout, even, SPLITS.val[:2], RANK)
+        assert reports
 
     def test_leaves_the_sampling_of_training_as_it_was(self) -> None:
         made, rollout = policy(), Local(max_tokens=8, temperature=0.9, seed=3)

@@ -12,6 +12,7 @@ RULES: tuple[Rule, ...] = (
     estimator.group_size,
     estimator.critic,
     estimator.credit_terms,
+    estimator.failed_programs,
     estimator.steps,
     estimator.kl_in_reward,
     estimator.kl_estimator,

@@ -7,6 +7,7 @@ from rlmods.advantage import Sum
 from rlmods.config.rules.rows import terms
 from rlmods.config.run_spec import RunSpec, applying
 from rlmods.critic import NoCritic
+from rlmods.environment import Agent
 from rlmods.errors import suggest
 from rlmods.kl import Adaptive, Penalty, Ramp
 from rlmods.needs import (
@@ -81,11 +82,32 @@ def credit_terms(spec: RunSpec) -> Iterator[str]:
     reward = spec.parts["reward"]
     names = list(reward.terms) if isinstance(reward, WeightedSum) else []
     for part in advantage.parts:
+        path = f"advantage.terms.{part.name}.reward"
+        if part.reward is not None and part.needs.greedy:
+            yield (
+                f"{path}={part.reward}: the greedy response has its total reward as baseline: "
+                f"type {path}=null"
+            )
         if part.reward is None or part.reward in names:
             continue
-        path = f"advantage.terms.{part.name}.reward"
         hint = suggest(part.reward, names) if names else f"type {path}=null"
         yield f"{path}={part.reward}: {spec.option('reward')} has no such term; {hint}"
+
+
+def failed_programs(spec: RunSpec) -> Iterator[str]:
+    """The reward of a failed program replaces the total, not the terms of the reward."""
+    environment = spec.parts.get("environment")
+    if not isinstance(environment, Agent) or environment.failure_reward is None:
+        return applying()
+    needs = advantage_needs(spec)
+    key = "environment.failure_reward"
+    return applying(
+        (
+            needs.terms or needs.outcomes,
+            f"{key}={environment.failure_reward} replaces the total reward, and "
+            f"{spec.option('advantage')} reads its terms: type {key}=null",
+        )
+    )
 
 
 class Estimator(NamedTuple):

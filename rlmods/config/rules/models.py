@@ -16,7 +16,7 @@ from rlmods.needs import (
     needs_of,
 )
 from rlmods.protocols import ReturnsLogprobs
-from rlmods.reward import Neural
+from rlmods.reward import Neural, WeightedSum
 from rlmods.training.settings import (
     DPOSettings,
     GKDSettings,
@@ -127,6 +127,13 @@ def reward_model_rounds(spec: RunSpec) -> Iterator[str]:
         return applying()
     algo = f"algo={spec.config.algo.name}"
     every = settings.reference_every or 0
+    reward = spec.parts["reward"]
+    of_terms = reward.terms.items() if isinstance(reward, WeightedSum) else ()
+    isolated = [
+        name
+        for name, term in of_terms
+        if isinstance(term["reward"], Neural) and term.get("timeout_s") is not None
+    ]
     length = spec.config.trainer.max_iterations
     num_prompts = spec.batch.prompts * every
     return applying(
@@ -134,6 +141,11 @@ def reward_model_rounds(spec: RunSpec) -> Iterator[str]:
             not any(isinstance(term.reward, Neural) and term.weight for term in terms(spec)),
             f"{algo} trains the reward model in rounds: type reward=neural "
             "reward.terms.neural.reward.model=RUN",
+        ),
+        (
+            bool(isolated),
+            f"reward.terms.{''.join(isolated[:1])}.timeout_s: worker processes would keep the "
+            f"reward model that {algo} trains as it was: drop it",
         ),
         (
             not every,

@@ -24,7 +24,7 @@ class Replay(Extension):
     bounds its influence."""
 
     needs_old_logprobs = True
-    holds_graded_rows = True
+    depends_on_grading = True
 
     def __init__(self, fraction: float, staleness: int = 4) -> None:
         """
