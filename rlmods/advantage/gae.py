@@ -87,8 +87,6 @@ def discounted_errors(
     rewards: TokenFloats, mask: TokenMask, values: TokenFloats, gamma: float, lam: float | RowFloats
 ) -> TokenFloats:
     """Return A_t = delta_t + gamma lam A_{t+1} over each row's true slots; 0 elsewhere."""
-    rewards = torch.where(mask, rewards, 0.0)
-    values = torch.where(mask, values, 0.0)
     advantages = torch.zeros_like(values)
     next_value = torch.zeros_like(values[:, 0])
     next_advantage = torch.zeros_like(values[:, 0])

@@ -123,13 +123,14 @@ class LogitTransform:
             return torch.tanh(logits * (self.scale / self.cap)) * (self.cap / self.temperature)
         return logits if factor == 1 else logits * factor
 
-    def backward_(self, gradient: Tensor, logits: Tensor) -> Tensor:
+    def backward_(self, gradient: Tensor, logits: Tensor) -> None:
         """Turn the gradient of transformed `logits` into that of the outputs of the layer, in
         place."""
         factor = self.scale / self.temperature
         if self.cap:
             gradient.mul_(1 - (logits * (self.temperature / self.cap)).square_())
-        return gradient if factor == 1 else gradient.mul_(factor)
+        if factor != 1:
+            gradient.mul_(factor)
 
 
 def logits_per_chunk(device: str) -> int:

@@ -39,8 +39,8 @@ def branch_origins(
         siblings.append(response)
     for row, response in enumerate(responses):
         start = len(response.prompt_tokens)
-        shared = shape[1]
         branch = response.branch
+        shared = 0 if branch is None else branch.shared
         while branch is not None:  # up to the root of the tree
             shared = min(shared, branch.shared)
             origin[row, start : start + shared] = branch.parent

@@ -82,6 +82,7 @@ MORE_TESTS = {
     ),
     "rlmods/policy/output_layer.py": ("tests/policy/test_base.py",),
     "rlmods/training/credit.py": ("tests/critic/test_pretraining.py",),
+    "rlmods/training/collate.py": ("tests/training/test_segments.py",),
     "rlmods/training/turns.py": ("tests/training/test_collate.py",),
     "rlmods/training/metrics.py": ("tests/training/test_turns.py",),
     "rlmods/training/scorer.py": (

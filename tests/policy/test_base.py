@@ -321,6 +321,9 @@ class TestHead:
             gradient(lm, actual), gradient(lm, expected), rtol=1e-3, atol=1e-4
         )
 
+    def test_weights_of_16_bits_may_round_the_logits(self) -> None:
+        assert policy(llama().to(torch.bfloat16)).model.dtype == torch.bfloat16
+
     @pytest.mark.parametrize("kind", [Doubled, Larger])
     def test_unknown_transformations_are_rejected(self, kind: type[Doubled]) -> None:
         with pytest.raises(UserError, match=f"{kind.__name__} transforms its logits"):

@@ -12,7 +12,12 @@ from rlmods.distributed import sharding
 from rlmods.policy import Tiny
 from rlmods.policy import output_layer as module
 from rlmods.policy.linear import float32_linear
-from rlmods.policy.output_layer import LogitTransform, float32_output, linear_logprobs
+from rlmods.policy.output_layer import (
+    LogitTransform,
+    float32_output,
+    is_plain_linear,
+    linear_logprobs,
+)
 from tests.support import ranks
 
 
@@ -311,3 +316,11 @@ def test_the_policy_calls_a_hook_of_its_output_layer() -> None:
     for factor, found in ((1, plain), (2, doubled)):
         expected = (factor * logits).log_softmax(-1).gather(-1, tokens[:, 1:, None])
         torch.testing.assert_close(found[:, 1:], expected.squeeze(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_with_a_hook_or_another_class_is_not_plain() -> None:
+    layer = nn.Linear(2, 3)
+    assert is_plain_linear(layer)
+    layer.register_forward_hook(lambda *_: None)
+    assert not is_plain_linear(layer)
+    assert not is_plain_linear(nn.Sequential(nn.Linear(2, 3)))

@@ -18,9 +18,9 @@ def test_equals_the_loop(b: Batch, threshold: float) -> None:
 
 
 def test_only_wrong_responses_that_became_unlikely_are_left_out() -> None:
-    """By hand: wrong and less likely, wrong and more likely, right and less likely, wrong and
-    near."""
-    logprobs = torch.tensor([[-3.0, -1.0], [-0.1, -0.1], [-3.0, -1.0], [-1.4, -1.4]])
+    """By hand: wrong and less likely, wrong and more likely, right and less likely, wrong and at
+    the largest distance."""
+    logprobs = torch.tensor([[-3.0, -1.0], [-0.1, -0.1], [-3.0, -1.0], [-1.5, -1.5]])
     behavior = torch.full((4, 2), -1.0)
     advantages = torch.tensor([-1.0, -1.0, 1.0, -1.0])[:, None].expand(4, 2)
     mask = torch.ones(4, 2, dtype=torch.bool)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from rlmods.training import meter as meters
-from rlmods.training.meter import Meter, PhaseTimer
+from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
 
 
 class TestMean:
@@ -181,3 +184,10 @@ def test_metrics_are_over_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meters, "all_gather", lambda own: states)
     expected = {"a/retries": 1, "b/retries": 2, "mean": 3.0, "maximum": 6.0}
     assert meter.compute() == expected | {"effective": pytest.approx(81 / (3 * 41))}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_peak_memory_is_that_of_the_process() -> None:
+    status = Path("/proc/self/status").read_text()
+    [peak_kb] = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    assert peak_memory_mb(torch.device("cpu")) == pytest.approx(int(peak_kb) / 1024, rel=0.05)

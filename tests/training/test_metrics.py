@@ -205,17 +205,17 @@ def test_distances_from_the_sampler_have_a_name_of_their_own_for_rows_sampled_ah
 
 
 def test_correction_by_hand() -> None:
-    weights = torch.tensor([[0.0, 0.5, 2.0], [1.0, 9.0, 9.0]])
+    weights = torch.tensor([[0.0, 0.5, 2.0], [1.0, 2.0, 9.0]])
     outside = torch.tensor([[True, False, True], [False, True, True]])
-    mask = torch.tensor([[True, True, True], [True, False, False]])
+    mask = torch.tensor([[True, True, True], [True, True, False]])
     meter = Meter()
     log_correction(meter, ImportanceWeights(weights, outside), mask)
     assert meter.compute() == pytest.approx(
         {
-            "train/correction_mean": 3.5 / 4,
-            "train/correction_truncated": 1 / 4,
-            "train/correction_masked": 1 / 4,
-            "train/correction_ess": 3.5**2 / (0.25 + 4 + 1) / 4,
+            "train/correction_mean": 5.5 / 5,
+            "train/correction_truncated": 2 / 5,
+            "train/correction_masked": 1 / 5,
+            "train/correction_ess": 5.5**2 / (0.25 + 4 + 1 + 4) / 5,
         }
     )
 
