@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
+from queue import SimpleQueue
 from typing import Any
 
 from rlmods.branching import Entropy, NoBranching
@@ -307,28 +309,37 @@ class Threads:
     nor Ctrl-C, nor the end of the process."""
 
     def __init__(self, count: int) -> None:
-        self._free = threading.Semaphore(count)
-        self._futures: list[Future[Any]] = []
+        self._count = count
+        self._num_threads = 0
+        self._unfinished: set[Future[Any]] = set()
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        """Calls that have not begun; None ends a thread."""
 
     def __enter__(self) -> Threads:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for future in self._futures:
+        for future in list(self._unfinished):
             future.cancel()
+        for _ in range(self._num_threads):
+            self._calls.put(None)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call the function in a thread, and return its future."""
         future: Future[Any] = Future()
-        self._futures = [other for other in self._futures if not other.done()]
-        self._futures.append(future)
-        threading.Thread(target=self._call, args=(future, function, args), daemon=True).start()
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+        self._calls.put((future, partial(function, *args)))
+        if self._num_threads < min(self._count, len(self._unfinished)):
+            self._num_threads += 1
+            threading.Thread(target=self._work, daemon=True).start()
         return future
 
-    def _call(self, future: Future[Any], function: Callable[..., Any], args: Any) -> None:
-        with self._free:
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            future, function = call
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(function(*args))
+                    future.set_result(function())
                 except BaseException as error:  # raised by `Future.result` in the thread that waits
                     future.set_exception(error)

@@ -452,6 +452,20 @@ def test_calls_at_once_are_no_more_than_the_count() -> None:
     assert peak == 3
 
 
+def test_calls_that_wait_have_no_thread() -> None:
+    blocked = threading.Event()
+    before = threading.active_count()
+    with Threads(4) as threads:
+        futures = [threads.submit(blocked.wait, 30) for _ in range(1000)]
+        assert threading.active_count() <= before + 4
+        blocked.set()
+        assert all(future.result(30) for future in futures)
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
 def test_leaving_waits_for_no_call_and_cancels_those_that_have_not_begun() -> None:
     hanging, begun = threading.Event(), threading.Event()
 
