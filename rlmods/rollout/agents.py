@@ -52,6 +52,8 @@ class Node:
     """The prompt of its conversation, whose id names its random numbers."""
     read: list[int]
     """Ids of the messages since `parent`; without one, or after a cut, of all messages."""
+    num_new: int
+    """Number of ids of the messages since `parent`, without what a cut repeats."""
     is_cut: bool
     """True if `read` is the whole conversation, because the chat template writes earlier turns in
     another way."""
@@ -187,6 +189,7 @@ class Dialog:
             parent=None,
             encoded=encoded,
             read=tokens,
+            num_new=len(tokens),
             is_cut=False,
             conversation=Conversation.begin(policy, shown, schemas),
             heard=heard,
@@ -207,6 +210,7 @@ class Dialog:
             parent=parent,
             encoded=parent.encoded,
             read=read if context is None else context,
+            num_new=len(read),
             is_cut=context is not None,
             conversation=conversation,
             heard=heard,
@@ -223,7 +227,7 @@ class Dialog:
         """
         remaining = (self.limits.response - self.num_tokens) // ask.n
         if node.parent is not None:
-            remaining -= len(node.read)
+            remaining -= node.num_new
         wanted = self.limits.turn if ask.max_tokens is None else ask.max_tokens
         in_context = self.limits.context - len(node.context())
         room = min(self.limits.turn, wanted, remaining, in_context)
@@ -253,7 +257,7 @@ class Dialog:
             is_new = parent not in self.has_child
             self.has_child.add(parent)
             self.counts["branches"] += not is_new
-            self.num_tokens += len(node.read)
+            self.num_tokens += node.num_new
         self.num_tokens += node.limit
         node.order = len(self.nodes)
         if self.by_content:

@@ -98,13 +98,16 @@ class TestEqualsPlainRollout:
         self.assert_equal(found, expected)
         assert {len(r.turns) for r in found} >= {2, 3}
 
-    def test_of_a_chat_whose_template_rewrites_turns(self) -> None:
+    @pytest.mark.parametrize("max_tokens", [60, 200])
+    def test_of_a_chat_whose_template_rewrites_turns(self, max_tokens: int) -> None:
+        """The limit does not count what the context after a cut repeats."""
         data = [
             replace(x, text=None, messages=[{"role": "user", "content": x.text or ""}])
             for x in prompts({"texts": SAID})
         ]
-        expected = sample(Script(SAID, max_tokens=200), data=data, model=forgetful(policy()))
-        found = play("script", data=data, model=forgetful(policy()))
+        game = Script(SAID, max_tokens=max_tokens)
+        expected = sample(game, data=data, model=forgetful(policy()))
+        found = play("script", data=data, model=forgetful(policy()), max_tokens=max_tokens)
         self.assert_equal(found, expected)
         assert any(r.cuts for r in found)
 
@@ -181,6 +184,7 @@ def test_a_conversation_may_have_more_turns_than_calls_of_functions() -> None:
             parent=node,
             encoded=EncodedPrompt(prompt, [7], 0, 1),
             read=[2 * i],
+            num_new=0,
             is_cut=i == 1000,
             conversation=Conversation.begin(model, prompt),
             heard=(),
