@@ -204,6 +204,7 @@ class AdaptedPolicy(Policy):
         )
         policy.dropout = self.dropout
         policy.eos_ids = self.eos_ids
+        policy.control_tokens_in_data = self.control_tokens_in_data
         return policy
 
     def write(self, folder: Path, state: Mapping[str, Tensor]) -> None:

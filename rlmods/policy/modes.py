@@ -14,8 +14,21 @@ from rlmods.policy.routers import ContextFn
 
 
 def context_length(model: PreTrainedModel) -> int:
-    """Return the maximum number of tokens of a row; a large number for a model without a limit."""
-    return getattr(model.config, "max_position_embeddings", None) or 1 << 20
+    """Return the maximum number of tokens of a row; a large number for a model without a limit.
+
+    Of position scalings that depend on the longest row of a forward (longrope, dynamic) it is the
+    length up to which they do not: the log-probabilities of a row would depend on its
+    microbatch."""
+    config = model.config.get_text_config()
+    limit: int = getattr(config, "max_position_embeddings", None) or 1 << 20
+    scaling = getattr(config, "rope_parameters", None) or {}
+    for parameters in (scaling, *scaling.values()):
+        is_scaling = isinstance(parameters, dict)
+        if is_scaling and parameters.get("rope_type") in ("longrope", "dynamic"):
+            original = parameters.get("original_max_position_embeddings")
+            original = original or getattr(config, "original_max_position_embeddings", None)
+            limit = min(limit, original or limit)
+    return limit
 
 
 def disable_cudnn_attention() -> None:

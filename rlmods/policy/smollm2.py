@@ -1,8 +1,10 @@
 """SmolLM2-135M-Instruct: a small instruction-tuned model that runs on a laptop."""
 
+import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 
 import torch
 
@@ -80,8 +82,14 @@ def _convert(gguf: Path, folder: Path) -> Path:
     # refuse to save it.
     model.hf_quantizer = None
     vars(model.config).pop("quantization_config", None)
-    partial = folder.with_suffix(".partial")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
-    partial.rename(folder)
+    try:
+        partial.rename(folder)
+    except OSError:  # another process was faster
+        shutil.rmtree(partial, ignore_errors=True)
+        if not (folder / "config.json").exists():
+            raise
     return folder

@@ -340,7 +340,9 @@ class TestLoad:
     def test_merging_is_exact(self, settings: dict[str, Any]) -> None:
         lm = perturbed(lora(**settings))
         expected = {name: x.clone() for name, x in lm.weights()}
+        lm.control_tokens_in_data = True
         merged = lm.merged()
+        assert merged.control_tokens_in_data
         assert merged.trainable_tensors().keys() == base().trainable_tensors().keys()
         assert all(torch.equal(x, expected[name]) for name, x in merged.model.state_dict().items())
         assert merged.dropout == base().dropout

@@ -3,6 +3,7 @@ and in the exported model."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from rlmods.adapter import LoRA
 from rlmods.algo import DPO, Batch, ProcessRewardModel, RewardModel
 from rlmods.errors import UserError
-from rlmods.policy.modes import eval_mode, set_dropout
+from rlmods.policy.modes import context_length, eval_mode, set_dropout
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
 from tests.support.models import PDROP, gpt2
@@ -106,3 +107,24 @@ class TestSetDropout:
     def test_an_invalid_probability_is_refused(self) -> None:
         with pytest.raises(ValueError, match=r"algo.dropout=1.0: must be at least 0 and below 1"):
             made("dpo", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 512),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),
+        ({"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 128}, 128),
+        ({"rope_type": "longrope", "original_max_position_embeddings": 64}, 64),
+    ],
+)
+def test_rows_end_where_positions_would_depend_on_other_rows(
+    settings: dict[str, Any], expected: int
+) -> None:
+    config = SimpleNamespace(max_position_embeddings=512, rope_parameters=settings)
+    by_layer = SimpleNamespace(
+        max_position_embeddings=512, rope_parameters={"full_attention": settings}
+    )
+    for text in (config, by_layer):
+        composite = SimpleNamespace(get_text_config=lambda text=text: text)
+        assert context_length(SimpleNamespace(config=composite)) == expected

@@ -1,6 +1,7 @@
 """Sources of SmolLM2: the package, the cache, the hub, or an error message with what to install."""
 
 from pathlib import Path
+from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,3 +81,12 @@ class TestSmolLM2:
         part()
         assert len(calls) == 2
         assert [f.name for f in (tmp_path / "cache").iterdir()] == ["smollm2-135m-instruct"]
+
+        def by_another_process(folder: Path) -> None:
+            save(folder)
+            copytree(folder, tmp_path / "other" / "smollm2-135m-instruct")
+
+        save = tiny.tokenizer.save_pretrained
+        monkeypatch.setattr(tiny.tokenizer, "save_pretrained", by_another_process)
+        assert SmolLM2(cache=str(tmp_path / "other"))().model.config.hidden_size == 32
+        assert [f.name for f in (tmp_path / "other").iterdir()] == ["smollm2-135m-instruct"]
