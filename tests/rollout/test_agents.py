@@ -98,7 +98,7 @@ class TestEqualsPlainRollout:
         self.assert_equal(found, expected)
         assert {len(r.turns) for r in found} >= {2, 3}
 
-    @pytest.mark.parametrize("max_tokens", [60, 200])
+    @pytest.mark.parametrize("max_tokens", [36, 200])
     def test_of_a_chat_whose_template_rewrites_turns(self, max_tokens: int) -> None:
         """The limit does not count what the context after a cut repeats."""
         data = [
