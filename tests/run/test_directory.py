@@ -367,3 +367,17 @@ class TestLock:
         monkeypatch.setattr(fcntl, "flock", unsupported)
         with pytest.warns(UserWarning, match="has no locks"):
             directory.acquire(tmp_path)
+
+
+def test_sources_of_plugins_that_have_changed_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_part.py").write_text("class Part: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("my_part")
+    settings = config(tmp_path / "run", ratio={"_target_": "my_part.Part"})
+    run = RunDir.open(settings)
+    assert directory.changed_plugins(run.path) == []
+    (tmp_path / "my_part.py").write_text("class Part: ...  # another one\n")
+    assert directory.changed_plugins(run.path) == ["my_part.py"]
+    assert directory.changed_plugins(tmp_path) == []
