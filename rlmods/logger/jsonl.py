@@ -1,7 +1,5 @@
 """Logger that writes `metrics.jsonl`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """Runs of experiment trackers: named by the label, and continued when the run is resumed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

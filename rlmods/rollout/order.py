@@ -1,7 +1,5 @@
 """Responses of a rollout, checked to be in the order of their prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rlmods.errors import UserError

@@ -1,8 +1,6 @@
 """Numbers of the RL loop that adapt during training: the weight of the entropy bonus, and the scale
 of rewards."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Buffer of sampled groups, filled until an iteration has enough of them to train on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """State of the learner in a checkpoint, beside the weights and the optimizer, and rows that differ
 by rank, which are redistributed if a run resumes with another number of ranks."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Collation of responses, sampled ones and those of the data, to tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

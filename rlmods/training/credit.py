@@ -1,7 +1,5 @@
 """Credit assignment: the advantages of tokens from the scores of responses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

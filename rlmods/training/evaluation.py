@@ -1,8 +1,6 @@
 """Evaluation of a policy on held-out prompts, during training and by `python -m
 rlmods.evaluate`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """Frozen models of a run: the reference policy, and the teacher, whose prompt may differ from the
 policy's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, compress

@@ -3,8 +3,6 @@
 A data set may have millions of rows, and an encoding takes 0.1 ms. So rows are encoded only if a
 bound on their length, which takes none (`TokenizerMixin.token_bound`), does not decide."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from typing import Any

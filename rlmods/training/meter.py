@@ -3,8 +3,6 @@
 Means are sums and counts that are divided once, so microbatches of unequal size and ranks with
 unequal work give the exact mean."""
 
-from __future__ import annotations
-
 import resource
 import sys
 import time

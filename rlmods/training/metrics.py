@@ -1,7 +1,5 @@
 """Metrics of sampled responses and of updates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Networks before training: sharding, checks, and parameter groups of the optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

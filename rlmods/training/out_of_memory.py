@@ -1,7 +1,5 @@
 """A failed allocation as one line that names the override that needs less memory."""
 
-from __future__ import annotations
-
 import re
 
 import torch

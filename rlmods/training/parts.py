@@ -1,8 +1,6 @@
 """Checks of what a part returns, at the place where it is called, and the selection of the tokens
 that an optimizer step trains."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property

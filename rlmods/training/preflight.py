@@ -1,7 +1,5 @@
 """Trial of the largest microbatches before training."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence

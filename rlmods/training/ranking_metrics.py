@@ -4,8 +4,6 @@ averaged over batches or ranks.
 torchmetrics is not used here: its AUROC applies a float32 sigmoid to scores outside [0, 1], after
 which 20 and 25 are a tie, and its Pearson correlation of a constant is NaN with a warning."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Log-probabilities and values of given responses under policy, reference and critic."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,8 +1,6 @@
 """Settings: sizes of an iteration, validation, the RL loop, and each algorithm with its own. Hydra
 composes with them before torch is imported, so this module does not import it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal

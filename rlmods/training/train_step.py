@@ -1,8 +1,6 @@
 """One optimizer step, whose result does not depend on the microbatches and ranks over which its
 rows are split."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Responses of several turns: their metrics, and the columns of a batch for responses that branch
 off from others or have cuts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Optional extensions of the RL loop, created only in runs whose settings need them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from rlmods.needs import RolloutNeeds, needs_of

@@ -1,7 +1,5 @@
 """Base class of extensions, with the hooks that they may implement."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Routing replay, router freezing and load balancing of a mixture of experts."""
 
-from __future__ import annotations
-
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor

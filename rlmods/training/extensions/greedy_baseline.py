@@ -1,7 +1,5 @@
 """Reward of the greedy response as baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

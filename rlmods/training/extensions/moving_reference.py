@@ -1,7 +1,5 @@
 """Frozen models that follow the policy: the reference in jumps, the teacher in small steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rlmods.training.extensions.base import Extension, LoopView

@@ -1,8 +1,6 @@
 """KL divergence between the policies before and after optimizer steps: early stopping, and the
 metric of an iteration."""
 
-from __future__ import annotations
-
 import torch
 
 from rlmods.training.extensions.base import Extension

@@ -1,7 +1,5 @@
 """Retirement of prompts that are always or never solved."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Replay of rows from earlier iterations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Periodic training of the reward models on judged responses of the current policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

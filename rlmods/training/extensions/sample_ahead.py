@@ -1,7 +1,5 @@
 """Sampling of the next batch of prompts while the current one is graded and trained on."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """Supervised losses in addition to the RL loss: on rows of a data set (PTX), and on some tokens of
 the sampled responses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
