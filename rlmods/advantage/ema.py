@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -23,6 +23,7 @@ class EMA:
 
     decay: ProperFraction = 0.9
     """Decay of b per call, 0 to below 1: b averages about 1 / (1 - decay) calls."""
+    depends_on_grading: ClassVar[str] = "rewards"
     _mean: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __call__(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import re
 import shlex
 import sys
@@ -74,8 +73,7 @@ class Summary(Callback):
         self.started = time.monotonic()
         if trainer.is_global_zero and self.directory.summary.is_file():
             # of the process that the run goes on from
-            content = json.loads(self.directory.summary.read_text())
-            content["exit"] = NOT_FINISHED
+            content = SavedRun(self.directory.path).summary | {"exit": NOT_FINISHED}
             atomic_write(self.directory.summary, dumps(content, indent=2) + "\n")
 
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:

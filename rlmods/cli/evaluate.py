@@ -16,6 +16,7 @@ during training uses the same code.
 """
 
 import sys
+import warnings
 
 from rlmods.errors import UserError, print_usage
 
@@ -31,7 +32,7 @@ import torch
 from lightning import LightningModule
 from omegaconf import DictConfig, OmegaConf
 
-from rlmods.cli.command import command, configuration, find_policy, usable_prompts
+from rlmods.cli.command import TRUST, command, configuration, find_policy, usable_prompts
 from rlmods.config.build import without_long_prompts
 from rlmods.config.compose import read_validation
 from rlmods.config.instantiate import instantiate
@@ -75,8 +76,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     if not splits.val:
         raise UserError("there are no held-out prompts: type data.val=FILE")
     if saved is not None and any(text.lstrip("+~").startswith("data") for text in own):
-        trained_on = instantiate(OmegaConf.create(read_config(saved)).data, "data")()
-        warn_of_shared_prompts(splits.val, trained_on.train)
+        _warn_of_trained_prompts(splits.val, saved, TRUST in own)
     token_budget = config.batch.token_budget or PADDED_BUDGET
     if is_reward_model(model):
         pairs = splits.val[: config.validation.max_prompts]
@@ -171,6 +171,20 @@ def _correct_pairs(reward: Neural, prompt: Prompt) -> list[float]:
     correct = pair_correctness(pairwise_differences(scores[None], present))
     pairs: list[float] = correct[better].tolist()
     return pairs
+
+
+def _warn_of_trained_prompts(prompts: Sequence[Prompt], saved: Path, trust: bool) -> None:
+    """Warn of prompts that the run was trained on."""
+    try:
+        config = configuration([TRUST] if trust else [], saved=saved, run_keys=("data",))
+        trained_on = instantiate(config.data, "data")().train
+    except UserError as error:
+        warnings.warn(
+            f"the data of the run cannot be compared with that of the evaluation: {error}",
+            stacklevel=2,
+        )
+    else:
+        warn_of_shared_prompts(prompts, trained_on)
 
 
 def _use_trained_reward_models(

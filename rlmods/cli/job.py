@@ -24,7 +24,6 @@ from rlmods.errors import UserError
 from rlmods.logger import JsonlLogger, trackers
 from rlmods.run.checkpoints import list_checkpoints
 from rlmods.run.directory import RunDir, is_locked
-from rlmods.run.resume import grading_identity
 from rlmods.run.secrets import clean_urls, saved_form
 from rlmods.training.allocator import keep_freed_memory
 from rlmods.training.out_of_memory import explain, is_out_of_memory, out_of_memory
@@ -77,8 +76,8 @@ def _resume_hint(config: DictConfig, overrides: list[str]) -> str:
 def _signal_status(learner: Learner) -> int:
     """Return the exit status of a run that a signal ended, 0 of others."""
     stop = graceful_stop(learner.trainer)
-    is_cut = learner.iteration < learner.max_iterations and stop.interrupted
-    return stop.exit_status if is_cut else 0
+    is_complete = learner.iteration >= learner.max_iterations and not stop.iteration_aborted
+    return stop.exit_status if stop.interrupted and not is_complete else 0
 
 
 def _exit_interrupted(learner: Learner, run_dir: Path, resume_command: str) -> None:
@@ -141,7 +140,6 @@ def train(
         [JsonlLogger(run_dir.metrics, run_dir.iteration)],
     )
     check_resume(trainer.strategy, run_dir.checkpoint)
-    learner.checkpoint.grading = grading_identity(loaded.config)
     show_run(loaded, run_dir, num_ranks, brief=brief)
     settings = {"label": label, **saved_form(loaded.config)}
     trackers.start(trainer.loggers, run_dir.path, settings)

@@ -59,11 +59,10 @@ from rlmods.run.checkpoints import (
 from rlmods.run.resume import recorded_resume
 from rlmods.run.saved import SavedRun, check_run, read_config
 from rlmods.run.settings import REACHING, Override
-from rlmods.training.checkpoint import Stateful
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
 from rlmods.training.meter import Meter
-from rlmods.training.parts import TokenSelection
+from rlmods.training.parts import TokenSelection, controllers_in
 from rlmods.types import Experience, Response, Scores, widen
 
 GROUPS = ("ratio", "advantage", "aggregation", "correction", "tokens")
@@ -367,7 +366,7 @@ def _reason(parts: Mapping[str, Any], spec: RunSpec) -> str | None:
     """Return why parts that fit together cannot be used on the rows of the run, None if they
     can."""
     for group, part in parts.items():
-        if isinstance(part, Stateful):
+        if controllers_in(part, group):
             return f"{group} has a state of earlier iterations, which the run did not keep"
     if needs_of(parts.get("advantage"), AdvantageNeeds).greedy:
         return "advantage needs greedy responses, which the run did not sample"

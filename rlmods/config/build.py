@@ -19,6 +19,7 @@ from rlmods.distributed.deferred import defer_checks, defer_loading
 from rlmods.distributed.trainer import Precision, choose, device_type, select_device
 from rlmods.errors import UserError, in_one_line
 from rlmods.policy.base import Policy
+from rlmods.run.resume import grading_identities
 from rlmods.training.evaluation import Validation
 from rlmods.training.lengths import (
     Encoder,
@@ -87,6 +88,7 @@ def load(spec: RunSpec) -> LoadedRun:
             splits=splits,
             seed=config.seed,
         )
+    learner.checkpoint.grading = grading_identities(config)
     precision = None
     if config.trainer.get("precision") == "auto":
         network = next(iter(learner.networks.values()))

@@ -51,7 +51,12 @@ def advice(setting: str, value: str) -> str | None:
     equal = [row for row in rows if _is_same(row.value, value)]
     general = [row for row in rows if value and "{}" in row.overrides]
     only = rows[0] if len(rows) == 1 else None
-    if only is not None and not equal and {only.value, value.lower()} == {"true", "false"}:
+    if (
+        only is not None
+        and only.overrides
+        and not equal
+        and {only.value, value.lower()} == {"true", "false"}
+    ):
         return f"{only.setting}={only.value} is {only.overrides} here: leave out {setting}={value}"
     for row in (*equal, *general, *([only] if only else [])):
         if not row.overrides:

@@ -106,15 +106,18 @@ class Jsonl:
             train, held_out = hold_out(train, self.num_val, self.seed, self.train)
             return checked_splits(train, held_out, self.train)
         val = self._prompts(self.val, "val", convert, advice)
-        if len(val) > self.num_val:
+        is_own = convert is None
+        if is_own and 0 < self.num_val < len(val):
             warnings.warn(
                 f"data.val: {self.num_val} of its {len(val)} rows are used: type "
                 f"data.num_val={len(val)} for all of them",
                 stacklevel=2,
             )
+        if len(val) > self.num_val:
             chosen = Random(self.seed).sample(range(len(val)), self.num_val)
             val = [val[i] for i in sorted(chosen)]
-        warn_of_shared_prompts(val, train)
+        if is_own:
+            warn_of_shared_prompts(val, train)
         return checked_splits(train, val, self.train)
 
     def _prompts(

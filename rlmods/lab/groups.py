@@ -160,19 +160,23 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
     for group in (*RECIPES, *(group for group in groups if group not in RECIPES)):
         kinds = [""] * len(runs) if group in RECIPES else recipes
         own = [options.get(group) for options in parts]
-        if _differ(own, kinds) or (group in NEVER_OF_RECIPES and _differ_where_known(own)):
+        if group in NEVER_OF_RECIPES:
+            own = [option for option in own if option is not None]
+            kinds = [""] * len(own)
+        if _differ(own, kinds):
             shown.append(group)
     keys = []
     for key in dict.fromkeys(key for values in typed for key in values):
         group = key.split(".")[0]
         own = [values.get(key) for values in typed]
-        kinds = recipes
+        kinds = [""] * len(runs) if group in NEVER_OF_RECIPES else recipes
         if group in shown:
             chosen = [options.get(group) for options in parts]
-            kinds = list(map(_canonical, zip(recipes, chosen, strict=True)))
-        elif group in NEVER_OF_RECIPES and _differ_where_known(own):
-            keys.append(key)
-            continue
+            kinds = list(map(_canonical, zip(kinds, chosen, strict=True)))
+        if group in NEVER_OF_RECIPES:  # a run of another trainer has none
+            known = [i for i, values in enumerate(typed) if key in values]
+            own = [own[i] for i in known]
+            kinds = [kinds[i] for i in known]
         if _differ(own, kinds):
             keys.append(key)
     found = []
@@ -187,11 +191,6 @@ def _differ(values: Sequence[Any], kinds: Sequence[str]) -> bool:
     """Return whether values differ within a kind."""
     pairs = zip(kinds, map(_canonical, values), strict=True)
     return len(set(pairs)) > len(set(kinds))
-
-
-def _differ_where_known(values: Sequence[Any]) -> bool:
-    """Return whether values differ. A run of another trainer has none."""
-    return len({_canonical(value) for value in values if value is not None}) > 1
 
 
 def _runs(folder: Path, depth: int) -> Iterator[Path]:

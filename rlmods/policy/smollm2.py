@@ -84,6 +84,7 @@ def _convert(gguf: Path, folder: Path) -> Path:
     vars(model.config).pop("quantization_config", None)
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    partial.chmod(0o755)  # others may read a shared cache
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     try:

@@ -49,10 +49,11 @@ FORKABLE = (
     "validation",
 )
 """Groups of settings that may change in a fork, besides those that may change on resuming. What a
-checkpoint holds of them is the state of a part, which is checked on loading, and graded rows
-(`grading_identity`)."""
-GRADING = ("advantage", "sampling", "reward")
-"""Groups of settings that decide about the advantages of rows, and which rows are kept."""
+checkpoint holds of them is the state of a part, which is checked on loading, and what depends on
+grading (`grading_identities`)."""
+GRADING = {"rewards": ("reward",), "rows": ("reward", "advantage", "sampling")}
+"""Groups of settings that decide about rewards, and about the advantages of rows and which rows are
+kept."""
 
 
 def recorded_precision(saved: Path) -> str | None:
@@ -101,12 +102,15 @@ def check_same_run(saved: Path, config: DictConfig, *, fork: bool = False) -> No
     raise UserError(f"{saved.parent} was started with {', '.join(changes[:6])}{more}: {advice}")
 
 
-def grading_identity(config: DictConfig) -> str:
-    """Return a digest of the settings that graded rows depend on. A fork with another one samples
-    anew instead of training on the rows of its origin."""
+def grading_identities(config: DictConfig) -> dict[str, str]:
+    """Return a digest of the settings that rewards depend on, and of the settings that graded rows
+    depend on. A fork with another one begins without such state of its origin."""
     settings = _computing_settings(yaml.load(as_yaml(config), Loader=LOADER))
-    graded = {key: value for key, value in settings.items() if key.split(".")[0] in GRADING}
-    return hashlib.sha256(dumps(graded).encode()).hexdigest()
+    found = {}
+    for name, groups in GRADING.items():
+        own = [item for item in sorted(settings.items()) if item[0].split(".")[0] in groups]
+        found[name] = hashlib.sha256(dumps(own).encode()).hexdigest()
+    return found
 
 
 def _computing_settings(config: object) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class RewardScale:
     subtract."""
     clip: float | None = None
     """Bound on the absolute value; None: no bound."""
-    depends_on_grading: ClassVar[bool] = True
+    depends_on_grading: ClassVar[str] = "rewards"
     count: float = field(default=0.0, init=False)
     mean: float = field(default=0.0, init=False)
     squares: float = field(default=0.0, init=False)

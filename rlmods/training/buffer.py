@@ -1,7 +1,7 @@
 """Buffer of sampled groups, filled until an iteration has enough of them to train on."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ class SampleBuffer:
     """Kept groups in the order of sampling, and rejected groups, which pad a short iteration with
     their masks emptied."""
 
-    depends_on_grading = True
+    depends_on_grading: ClassVar[str] = "rows"
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks

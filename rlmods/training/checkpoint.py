@@ -1,12 +1,12 @@
 """State of the learner in a checkpoint, beside the weights and the optimizer, and rows that differ
 by rank, which are redistributed if a run resumes with another number of ranks."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from rlmods.distributed.collectives import all_gather
@@ -44,7 +44,8 @@ class RankStateful(Protocol):
 class GradingState(Protocol):
     """State that may depend on the parts that grade responses."""
 
-    depends_on_grading: bool
+    depends_on_grading: Literal["", "rewards", "rows"]
+    """What it depends on: rewards, or the advantages and the selection of rows; "": neither."""
 
 
 def adapter_bases(networks: Mapping[str, nn.Module]) -> dict[str, str]:
@@ -63,8 +64,8 @@ class LearnerCheckpoint:
 
     def __init__(self, learner: LearnerView) -> None:
         self.learner = learner
-        self.grading = ""
-        """Identity of the settings by which responses are graded and selected; "" if unknown."""
+        self.grading: Mapping[str, str] = {}
+        """Identities of the settings that "rewards" and "rows" depend on; empty if unknown."""
 
     def state(self) -> dict[str, Any]:
         """Return the state that is equal on all ranks: plain values and tensors."""
@@ -72,7 +73,7 @@ class LearnerCheckpoint:
         parts = learner.stateful.items()
         return {
             **learner.counters(),
-            "grading": self.grading,
+            "grading": dict(self.grading),
             "adapter_bases": adapter_bases(learner.networks),
             "frozen": {name: model.state_dict() for name, model in learner.frozen.items()},
             "parts": {name: x.state_dict() for name, x in parts if isinstance(x, Stateful)},
@@ -110,7 +111,6 @@ class LearnerCheckpoint:
         """
         learner = self.learner
         learner.load_counters(state)
-        is_graded_alike = not self.grading or state["grading"] == self.grading
         if state["adapter_bases"] != adapter_bases(learner.networks):
             raise UserError(
                 "the weights under the adapter differ from those that the run began with: "
@@ -119,7 +119,7 @@ class LearnerCheckpoint:
         for name, model in learner.frozen.items():
             model.load_state_dict(state["frozen"].get(name, {}))
         for name, part in learner.stateful.items():
-            if isinstance(part, Stateful) and (is_graded_alike or not _depends_on_grading(part)):
+            if isinstance(part, Stateful) and self._is_graded_alike(name, part, state):
                 if name not in state["parts"]:
                     raise UserError(
                         f"the checkpoint has no state for {name}: resume with the {name} that "
@@ -136,23 +136,22 @@ class LearnerCheckpoint:
         if "state_dict" in checkpoint:
             checkpoint["state_dict"] |= self.frozen_state()
         ranks: list[dict[str, Any]] = checkpoint["rlmods"]["ranks"]
-        is_graded_alike = not self.grading or checkpoint["rlmods"]["grading"] == self.grading
         for name, part in learner.stateful.items():
             if not isinstance(part, RankStateful) or name not in ranks[0]:
                 continue
             states = [rank[name] for rank in ranks]
-            if is_graded_alike or not _depends_on_grading(part):
+            if not any(states) or self._is_graded_alike(name, part, checkpoint["rlmods"]):
                 part.load_rank_states(states, learner.ranks.rank, learner.ranks.world_size)
-            elif any(states):
-                warnings.warn(
-                    "rows of the checkpoint were graded with other settings: they are dropped, "
-                    "and others are sampled",
-                    stacklevel=2,
-                )
 
-
-def _depends_on_grading(part: object) -> bool:
-    return isinstance(part, GradingState) and part.depends_on_grading
+    def _is_graded_alike(self, name: str, part: object, state: Mapping[str, Any]) -> bool:
+        """Return False, with a warning, for a part whose state depends on another grading."""
+        kind = part.depends_on_grading if isinstance(part, GradingState) else ""
+        own = self.grading.get(kind)
+        saved = state["grading"].get(kind)
+        if own is None or saved is None or own == saved:
+            return True
+        rank_zero_warn(f"{name} begins anew: the checkpoint was graded with other settings")
+        return False
 
 
 def rank_state(rows: Experience | None) -> dict[str, Any]:

@@ -66,11 +66,13 @@ def controllers_in(part: object, key: str) -> dict[str, Controller]:
     the values of mappings and the items of lists in it, by dotted key: `advantage`, or
     `advantage.terms.NAME.estimator`."""
     found: dict[str, Controller] = {}
+    if isinstance(part, type):
+        return found
     if isinstance(part, Controller):
         found[key] = part
     inner: Mapping[Any, object] = {}
     if is_dataclass(part):
-        inner = {field.name: getattr(part, field.name, None) for field in fields(part)}
+        inner = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
     elif isinstance(part, Mapping):
         inner = part
     elif isinstance(part, list | tuple):

@@ -458,7 +458,7 @@ def test_reference_is_where_training_began(tmp_path):
 
 
 def test_fork_that_grades_in_another_way_begins_without_graded_rows(tmp_path):
-    def learner_graded_by(grading: str, **change: Any) -> Any:
+    def learner_graded_by(grading: dict[str, str], **change: Any) -> Any:
         variant = copy.deepcopy(VARIANTS["dynamic"])
         variant["normalize_reward"] = True
         made = learner(**variant, replay_fraction=0.5, **change)
@@ -469,15 +469,16 @@ def test_fork_that_grades_in_another_way_begins_without_graded_rows(tmp_path):
         [replay] = [x for x in made.extensions if isinstance(x, Replay)]
         return [made.buffer.num_groups > 0, replay.rows is not None, made.reward_scale.count > 0]
 
-    first = learner_graded_by("a")
+    first = learner_graded_by({"rows": "a", "rewards": "a"})
     fit(first, 3, callbacks=(IterationCheckpoint(tmp_path, every=1),), splits=SMALL)
     saved = torch.load(tmp_path / "iteration_000003.ckpt", weights_only=True)
-    for grading, same in (("a", True), ("", True), ("b", False)):
+    for rows, rewards in (("a", "a"), (None, None), ("b", "a"), ("b", "b")):
+        grading = {} if rows is None else {"rows": rows, "rewards": rewards}
         made = learner_graded_by(grading)
-        warned = nullcontext() if same else pytest.warns(UserWarning, match="they are dropped")
+        warned = pytest.warns(UserWarning, match="begins anew") if rows == "b" else nullcontext()
         with warned:
             made.checkpoint.load(copy.deepcopy(saved))
-        assert held(made) == [same, same, same]
+        assert held(made) == [rows != "b", rows != "b", rewards != "b"]
 
 
 def test_second_ctrl_c_stops_at_once(tmp_path):

@@ -108,7 +108,7 @@ def test_prompts_that_the_run_was_trained_on_are_counted(
     monkeypatch.setattr(evaluate, "is_reward_model", lambda _: True)
     monkeypatch.setattr(evaluate, "pair_accuracy", lambda *_: {})
     typed = ["data=jsonl", f"data.train={file}", "data.num_val=10"]
-    with pytest.warns(UserWarning, match="[6-9]|10 of 10 held-out prompts are also trained on"):
+    with pytest.warns(UserWarning, match="(?:[6-9]|10) of 10 held-out prompts are also trained on"):
         evaluate.evaluate("run", typed)
 
 
@@ -137,3 +137,19 @@ def test_table_shows_values_and_intervals() -> None:
         "prompts       20",
         "val/accuracy  0.5000  95 % from 0.2500 to 0.7500",
     ]
+
+
+def test_data_of_a_received_run_are_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil.py").write_text("open('executed', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path / "run", [0.5])
+    evil = {"_target_": "rlmods.reward.Function", "function": f"{tmp_path}/evil.py:f"}
+    (run / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"data": evil})))
+    monkeypatch.setattr(evaluate, "find_policy", lambda *_: ("model", run / "config.yaml"))
+    monkeypatch.setattr(evaluate, "is_reward_model", lambda _: True)
+    monkeypatch.setattr(evaluate, "pair_accuracy", lambda *_: {})
+    with pytest.warns(UserWarning, match="cannot be compared with that of the evaluation"):
+        evaluate.evaluate("run", ["data=arithmetic", "data.num_val=10"])
+    assert not (tmp_path / "executed").exists()

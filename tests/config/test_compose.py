@@ -550,11 +550,11 @@ RULES = {
             (
                 "algo=grpo",
                 "environment=agent",
-                "environment.run=my_agent:play",
+                "environment.agent=tests.support.agents:script",
                 "environment.failure_reward=-1",
                 "advantage=gdpo",
             ),
-            "environment.failure_reward=-1.0 replaces the total reward, and advantage=gdpo reads "
+            "environment.failure_reward=-1 replaces the total reward, and advantage=gdpo reads "
             "its terms: type environment.failure_reward=null",
         ),
     ],

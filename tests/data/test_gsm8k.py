@@ -30,12 +30,9 @@ def write(path, n, first=0):
 def test_folder_with_train_and_test_files(tmp_path):
     write(tmp_path / "train.jsonl", 6)
     write(tmp_path / "test.jsonl", 4, 6)
-    with pytest.warns(UserWarning, match="3 of its 4 rows are used"):
-        splits = GSM8K(str(tmp_path), num_val=3)()
-    with pytest.warns(UserWarning, match="3 of its 4 rows are used"):
-        again = GSM8K(str(tmp_path), num_val=3)()
-    assert splits == again
+    splits = GSM8K(str(tmp_path), num_val=3)()
     assert (len(splits.train), len(splits.val)) == (6, 3)
+    assert splits == GSM8K(str(tmp_path), num_val=3)()
     first = splits.train[0]
     assert first.id == "gsm8k-train-1"
     assert first.answer == "1"
@@ -59,7 +56,6 @@ def test_rows_of_one_file_are_held_out(tmp_path, monkeypatch):
     assert splits.train[0].text.endswith("How many?\n\nAs {x}.")
 
 
-@pytest.mark.filterwarnings("ignore:data. 4 of 4 held-out prompts are also trained on")
 def test_the_hub(monkeypatch):
     calls = []
 

@@ -65,15 +65,15 @@ class TestGroups:
     def test_of_algorithms_are_named_by_other_data_too(self, tmp_path: Path) -> None:
         """No recipe chooses data, policy, validation, optimizer or precision."""
         write_run(tmp_path / "imported", [0.5], parts={"algo": "trl"})
-        hard = {"data": {"level": 5}, "trainer": {"precision": "bf16-mixed"}}
-        easy = {"data": {"level": 1}, "trainer": {"precision": "32-true"}}
+        hard = {"data": {"level": 5, "num": None}, "trainer": {"precision": "bf16-mixed"}}
+        easy = {"data": {"level": 1, "num": 9}, "trainer": {"precision": "32-true"}}
         write_run(tmp_path / "a", [0.5], settings=hard)
         parts = {"algo": "grpo", "ratio": "symmetric"}
         write_run(tmp_path / "b", [0.5], parts=parts, settings=easy)
         assert [set(group.name.split(", ")) for group in group_runs(find_runs([tmp_path]))] == [
-            {"algo=dapo", "data.level=5", "trainer.precision=bf16-mixed"},
-            {"algo=grpo", "data.level=1", "trainer.precision=32-true"},
-            {"algo=trl", "data.level=null", "trainer.precision=32-true"},
+            {"algo=dapo", "data.level=5", "data.num=null", "trainer.precision=bf16-mixed"},
+            {"algo=grpo", "data.level=1", "data.num=9", "trainer.precision=32-true"},
+            {"algo=trl", "data.level=null", "data.num=null", "trainer.precision=32-true"},
         ]
 
     def test_of_variants_are_named_by_them_alone(self, tmp_path: Path) -> None:

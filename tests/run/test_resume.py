@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlmods.errors import UserError
-from rlmods.run.resume import check_same_run, grading_identity, recorded_resume
+from rlmods.run.resume import check_same_run, grading_identities, recorded_resume
 from rlmods.run.secrets import as_yaml
 
 
@@ -71,11 +71,15 @@ def test_settings_of_another_shape_differ(text: str, tmp_path: Path) -> None:
 
 def test_graded_rows_depend_on_reward_advantage_and_sampling_alone() -> None:
     settings = {"reward": {"token_budget": 1, "scale": 1.0}, "advantage": {"gamma": 1.0}}
-    own = grading_identity(OmegaConf.create({**settings, "ratio": {"low": 0.1}, "run_dir": "a"}))
 
-    def of(**change: Any) -> str:
-        return grading_identity(OmegaConf.create({**settings, **change}))
+    def of(**change: Any) -> dict[str, str]:
+        return grading_identities(OmegaConf.create({**settings, **change}))
 
-    assert own == of() == of(reward={"token_budget": 2, "scale": 1.0})
-    others = [of(reward={"scale": 2.0}), of(advantage={"gamma": 0.9}), of(sampling={"n": 1})]
-    assert own not in others
+    own = of(ratio={"low": 0.1}, run_dir="a")
+    assert own == of() == of(reward={"scale": 1.0, "token_budget": 2})
+    for change in ({"advantage": {"gamma": 0.9}}, {"sampling": {"n": 1}}):
+        assert of(**change)["rewards"] == own["rewards"]
+        assert of(**change)["rows"] != own["rows"]
+    other = of(reward={"scale": 2.0})
+    assert other["rewards"] != own["rewards"]
+    assert other["rows"] != own["rows"]

@@ -55,9 +55,9 @@ class Extension:
     """True if `loss_term` trains `PolicyOutput.entropy`, which has no gradient otherwise."""
     needs_router_logits: bool = False
     """True if `loss_term` reads `PolicyOutput.router_logits`."""
-    depends_on_grading: bool = False
-    """True if the state depends on rewards or advantages: a fork that grades in another way begins
-    without it."""
+    depends_on_grading: str = ""
+    """"rewards" or "rows" if the state depends on rewards, or on advantages and the selection of
+    rows: a fork that grades in another way begins without it."""
     added_fraction: float = 0.0
     """Largest number of rows that `before_update` adds, by the number of rows of the iteration."""
 

@@ -18,7 +18,7 @@ class PromptRetirement(Extension):
     Logs `train/num_retired`, the prompts that are retired, and `train/num_brought_back` in this
     iteration."""
 
-    depends_on_grading = True
+    depends_on_grading = "rewards"
 
     def __init__(
         self, solved_after: int | None, unsolved_after: int | None, bring_back: float

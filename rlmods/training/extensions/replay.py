@@ -22,7 +22,7 @@ class Replay(Extension):
     bounds its influence."""
 
     needs_old_logprobs = True
-    depends_on_grading = True
+    depends_on_grading = "rows"
 
     def __init__(self, fraction: float, staleness: int = 4) -> None:
         """
