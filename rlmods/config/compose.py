@@ -354,6 +354,8 @@ def _check_trainer(config: DictConfig) -> None:
 def _check_loggers(config: DictConfig) -> None:
     """Check that the package of each logger is installed."""
     for name, node in config.logger.items():
+        if node is None:
+            raise UserError(f"logger.{name}=null: type ~logger.{name} to leave it out")
         kind = find_class(node._target_, f"logger.{name}")
         if kind.__name__ in TRACKERS:
             package = TRACKERS[kind.__name__]["package"]

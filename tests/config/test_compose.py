@@ -142,6 +142,8 @@ class TestEveryOption:
     def test_a_logger_that_does_not_exist(self) -> None:
         with pytest.raises(UserError, match=r"^logger\.mine: .*NoLogger"):
             composed("+logger.mine._target_=rlmods.logger.NoLogger")
+        with pytest.raises(UserError, match=r"type ~logger\.tensorboard to leave it out"):
+            composed("logger.tensorboard=null")
 
     @pytest.mark.parametrize("algo", ALGORITHMS)
     def test_a_learner_comes_out(self, algo: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ branches: against a loop over the tokens of each segment."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -337,3 +337,19 @@ def test_parts_are_found_in_lists_and_mappings() -> None:
     found = controllers_in([{"a": part}, (1, other), "text"], "key")
     assert list(found) == ["key.0.a", "key.1.1"]
     assert list(found.values()) == [part, other]
+
+
+@dataclass
+class Wrapper:
+    """A part that keeps another one under a second name."""
+
+    inner: Running
+    kind: type = Running
+    _bound: Any = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._bound = self.inner
+
+
+def test_a_part_is_found_once_and_a_class_is_none() -> None:
+    assert list(controllers_in(Wrapper(Running()), "key")) == ["key.inner"]
