@@ -226,7 +226,8 @@ class Learner(L.LightningModule):
         self.log_row(self.ended)
         self.meter.reset()
         self.timer.reset()
-        is_last = self.iteration >= self.max_iterations
+        self.notify("on_iteration_metrics", self.ended)
+        is_last = self.trainer.should_stop or self.iteration >= self.max_iterations
         if is_last or self.validation.due(self.iteration):
             self.validate()
         self.trainer.should_stop = self.trainer.should_stop or is_last

@@ -30,6 +30,10 @@ class Hooks(Protocol):
         """Called before training with the peak memory of the largest microbatches in words, if they
         were run (`batch.preflight`)."""
 
+    def on_iteration_metrics(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
+        """Called once after each iteration, before its validation, with its logged metrics. Set
+        `trainer.should_stop` here to end the run with a last validation."""
+
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         """Called once after each iteration, also after its validation, with its logged metrics.
         Parts and extensions have changed by then, and `IterationCheckpoint` is called last, so a

@@ -210,8 +210,8 @@ class GracefulStop(Callback):
 @bounded("callbacks.budget")
 class TokenBudget(Callback):
     """Ends the run after the iteration that has sampled the last of `max_tokens` response tokens,
-    those of discarded groups included. Algorithms that draw more prompts, or write longer
-    responses, then cost the same."""
+    those of discarded groups included, with a last validation. Algorithms that draw more prompts,
+    or write longer responses, then cost the same."""
 
     max_tokens: Count | None = None
     """Number of response tokens; null: no limit."""
@@ -223,7 +223,7 @@ class TokenBudget(Callback):
         if self.max_tokens is not None and self.num_tokens >= self.max_tokens:
             trainer.should_stop = True
 
-    def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
+    def on_iteration_metrics(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         self.num_tokens += int(metrics.get("perf/sampled_tokens", 0))
         self.on_train_start(trainer, learner)
 

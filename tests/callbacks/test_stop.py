@@ -1,6 +1,7 @@
 """Signals end the run after the iteration, or within it if there is no time; a budget of tokens ends
 it, and so does a rank that makes no progress."""
 
+import json
 import os
 import signal
 import time
@@ -169,7 +170,7 @@ def stopped_after(budget: TokenBudget, *tokens: int) -> list[bool]:
     learner: Any = None
     ends = []
     for count in tokens:
-        budget.on_iteration_end(trainer, learner, {"perf/sampled_tokens": count})
+        budget.on_iteration_metrics(trainer, learner, {"perf/sampled_tokens": count})
         ends.append(trainer.should_stop)
     return ends
 
@@ -185,7 +186,7 @@ def test_without_a_limit_a_run_goes_on() -> None:
 def test_iterations_without_samples_cost_nothing() -> None:
     trainer: Any = SimpleNamespace(should_stop=False)
     learner: Any = None
-    TokenBudget(1).on_iteration_end(trainer, learner, {"train/loss": 1.0})
+    TokenBudget(1).on_iteration_metrics(trainer, learner, {"train/loss": 1.0})
     assert not trainer.should_stop
 
 
@@ -216,6 +217,11 @@ def test_counts_what_was_sampled_with_discarded_groups(tmp_path: Path) -> None:
     assert max(row["train/draws"] for row in rows) > 1
     sampled = [row["perf/sampled_tokens"] for row in rows]
     assert sum(sampled[:-1]) < 2000 <= sum(sampled)
+    summary = json.loads((folder / "summary.json").read_text())
+    validated = [
+        row["iteration"] for row in read_rows(folder / "metrics.jsonl") if "val/accuracy" in row
+    ]
+    assert validated[-1] == summary["iterations"]
 
     words = [word for word in words if not word.startswith("trainer.")]
     again = train_by_command(tmp_path, *words, "trainer.max_iterations=60", "resume=auto")
