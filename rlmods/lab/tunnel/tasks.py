@@ -30,7 +30,7 @@ class Task:
 MEAN = "val/mean@4"
 TASKS = (
     Task("long", "length", "Are long solutions shortened and kept right?", 0.421, 1.0, MEAN),
-    Task("sparse", "exploration", "Is a reward found that is rare at first?", 0.006, 1.0, MEAN),
+    Task("sparse", "exploration", "Is a reward found that is rare at first?", 0.021, 1.0, MEAN),
     Task(
         "mixed",
         "prompts without signal",
