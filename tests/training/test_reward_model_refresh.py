@@ -149,6 +149,17 @@ class TestRefresh:
         assert run(kept)["replayed_fraction"] == pytest.approx(0.1)
         assert len(kept.history) == len(QUESTIONS) + 18
 
+    @pytest.mark.slow
+    def test_only_the_latest_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reward_model_refresh, "MAX_HISTORY", 3)
+        kept = refresh(scalar(), epochs=1)
+        for questions in (QUESTIONS[:2], QUESTIONS[2:4]):
+            kept.collect(groups(*questions), Meter())
+            run(kept)
+        assert len(kept.history) == 3
+        ids = [group[0].prompt.id for group in groups(*QUESTIONS[1:4])]
+        assert [row.id for row in kept.history] == ids
+
     @pytest.mark.parametrize(("replay", "older"), [(0.5, 6), (0.75, 18), (0.25, 2)])
     @pytest.mark.slow
     def test_the_fraction_is_that_of_all_rankings(self, replay: float, older: int) -> None:

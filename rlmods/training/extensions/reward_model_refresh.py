@@ -27,6 +27,8 @@ from rlmods.types import Prompt, Response, Scores
 
 GENERATOR = 1_000_001
 """Purpose of the random numbers, for `generator`. Epochs are smaller numbers."""
+MAX_HISTORY = 10_000
+"""Number of older rankings that are kept: a checkpoint does not grow with the run."""
 
 
 class RewardModelRefresh(Extension):
@@ -59,7 +61,7 @@ class RewardModelRefresh(Extension):
         self.fresh: list[Prompt] = []
         """Rankings of this round on this rank, in `meta`."""
         self.history: list[Prompt] = []
-        """Rankings of earlier rounds on all ranks."""
+        """The latest rankings of earlier rounds on all ranks."""
         self.num_judged = 0
         """Prompts of this iteration whose responses were judged on this rank."""
         self.trained = False
@@ -113,7 +115,7 @@ class RewardModelRefresh(Extension):
         num_older = round(replay * (len(fresh) / (1 - replay)))
         order = torch.randperm(len(self.history), generator=generator)
         older = [self.history[i] for i in order[:num_older].tolist()]
-        self.history += fresh
+        self.history = [*self.history, *fresh][-MAX_HISTORY:]
         metrics = [
             self.fit(network, fresh, older, generator, token_budget) for network in self.networks()
         ]
