@@ -7,8 +7,6 @@ Each round runs both sides in fresh processes, one after the other. Writes RESUL
 results.json to FOLDER after every workload, and logs to runs/bench. Run it on a machine that does
 nothing else."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

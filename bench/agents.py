@@ -7,8 +7,6 @@ printed command; finished runs are not repeated, interrupted ones are resumed. P
 docs/environments.md and draws docs/agents.png: held-out accuracy against the tokens that were
 sampled."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ lower than at the start, by more than two standard errors of the measurements. O
 healthy. Runs that went wrong although their reward rose are counted as gamed.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ A run is the command in its row of the table with `seed=`, `run_dir=` and `resum
 at a time share the cores. Finished runs are not repeated. Writes `docs/algorithms.md` when all runs
 have finished."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

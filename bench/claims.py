@@ -6,8 +6,6 @@ missing and writes the first part of docs/claims.md. Results of earlier runs are
 bench/claims.jsonl and are not trained again: delete the file to repeat them.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A policy whose responses have the length of the limit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.policy import Policy, Tiny

@@ -3,8 +3,6 @@
 PROMPTS is a JSON file with a list of lists of token ids. Prints the seconds of each repetition and
 the number of sampled tokens in JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

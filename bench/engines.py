@@ -7,8 +7,6 @@ Every figure is from a fresh process that samples responses of exactly 64 tokens
 Writes ENGINES.md to FOLDER. PYTHON is that of an environment with vLLM, .venv-vllm/bin/python
 without it. Run it on a machine that does nothing else."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -3,8 +3,6 @@
 of entrants are told apart with how often `compare --power` predicts it, and how often two halves of
 the seeds of one entrant are told apart, which are false positives."""
 
-from __future__ import annotations
-
 import sys
 from itertools import combinations, permutations
 from pathlib import Path

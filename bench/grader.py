@@ -8,8 +8,6 @@ environment: its parser needs another version of antlr than Hydra does). Each gr
 other on one core; a row that takes longer than five seconds counts as wrong. Prints agreement,
 false positives among hostile rows, the time of the slowest row and ordinary rows per second."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

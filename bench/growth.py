@@ -9,8 +9,6 @@ with the default token budget. Writes GROWTH.md, which tells how fast time, work
 growth.json and growth.png to FOLDER (bench/, and docs/ for the figure, without it). `--small`: two
 small points on each axis, to try the command."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """This project's side: the training command with a callback that records iterations."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """Generated pages of the documentation: `python -m bench.pages options` and `python -m bench.pages
 equivalents` print them (`make docs`)."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

@@ -19,8 +19,6 @@ each other, with the groups of `WIDE`, where a reward's own scores are kept and 
 differs between responses is added to them. `--triples` runs sampling x advantage x kl. `--jobs I/N`
 runs every N-th case, starting with the I-th. Cases in OUT.json are not run again."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import json

@@ -1,7 +1,5 @@
 """A measured command in a fresh process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Measurements of one iteration, and summaries of many."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Tables of a comparison, in Markdown."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

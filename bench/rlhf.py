@@ -8,8 +8,6 @@ answers). The gold reward (whether the answer is correct) is only measured. Ever
 command, printed before it runs. Finished stages are not repeated, so the same command resumes after
 an interruption. Writes `table.md`, `results.json` and `rlhf.png` to FOLDER."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -7,8 +7,6 @@ Each point trains a random model of one layer, whose iteration is all overhead. 
 on JSON Lines of different length. `run`: one long run, whose last quarter is held against the
 second one (`bench.soak`). `ranks`: DDP on this machine with the same work for each rank."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence

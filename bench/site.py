@@ -4,8 +4,6 @@ and a page for each group of options.
 `make site` builds the pages into site/, which opens without a network. Group pages are written from
 conf/ and the docstrings of the classes that the options name, which are read and not imported."""
 
-from __future__ import annotations
-
 import ast
 import re
 import textwrap

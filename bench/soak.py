@@ -5,8 +5,6 @@ Memory, descriptors, threads and processes must not grow, and an iteration must 
 last quarter is held against the second one, as the first still fills caches. Ends with status 1
 where something does."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -6,8 +6,6 @@ as its reward.
 TASK is a `Task` in JSON. Appends the fraction of right responses of each iteration to
 FOLDER/accuracy.jsonl, and saves the trained model in FOLDER/export."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ iterations.
 WORKLOAD is a `Workload` in JSON. `KEY=VALUE` sets a field of `GRPOConfig` (VALUE in JSON), to try
 whether another setting is faster."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

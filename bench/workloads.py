@@ -1,8 +1,6 @@
 """The workloads that both sides run: model, prompts, group size, limits, precision and
 optimizer."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """bench/claims.py: its entrants fit their tasks, and its statistics are those it names; steps of the
 ladder of DAPO."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,8 +1,6 @@
 """The pages and scripts in docs/: generated pages are up to date, and commands in scripts are
 valid."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """Every extra installs, with the versions that are tested."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

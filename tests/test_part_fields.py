@@ -1,7 +1,5 @@
 """Every field with bounds is refused by name outside of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import inf, nan

@@ -1,7 +1,5 @@
 """docs/python.md: its code runs, with fewer iterations and a smaller policy."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

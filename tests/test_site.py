@@ -1,7 +1,5 @@
 """The pages of the site: all are in its navigation, and all links lead somewhere."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """The structure of the repository: one name for a group everywhere, an option for every part,
 imports without circles."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

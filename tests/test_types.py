@@ -1,7 +1,5 @@
 """The types of tensors name shapes, which are checked while tests run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

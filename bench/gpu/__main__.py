@@ -7,8 +7,6 @@ what is measured, alone. Prints tables and the first thing that broke, and write
 and gpu.log to FOLDER. The exit status is 1 if a check does not hold or was not finished, 2 without
 a GPU."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,8 +1,6 @@
 """Whether the device computes what the processor computes: losses, gradients, log-probabilities,
 samples, training, checkpoints."""
 
-from __future__ import annotations
-
 import copy
 import math
 import tempfile

@@ -1,7 +1,5 @@
 """One part, in this process: `python -m bench.gpu.part NAME SETTING`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from importlib import import_module

@@ -3,8 +3,6 @@ response tokens in float32, one log-softmax a row, and the clipped objective of 
 
 R rows, T tokens of a prompt and its response, L of the response."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Python in a process group of its own, with a time limit."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

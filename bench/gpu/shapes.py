@@ -1,7 +1,5 @@
 """Models with random weights in the shapes of published ones, built on the device without a hub."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

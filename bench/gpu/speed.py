@@ -1,8 +1,6 @@
 """Seconds and memory of sampling, updates and iterations, beside the loops of `bench.gpu.plain` and
 the card's own rates."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -6,8 +6,6 @@ They are what training and adapters need on 64-bit x86 Linux: gigabytes, because
 FILE is the output of `pip list --format=freeze` in an image. Its packages are left out unless they
 are too old, and the others fit them. Needs pip and nothing else."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

@@ -6,8 +6,6 @@
 `textarena_games`, `gymnasium_environments` and `openenv_servers` have an agent each. They share
 this module."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

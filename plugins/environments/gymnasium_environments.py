@@ -3,8 +3,6 @@
     python train.py data=episodes +data.options.env_id=FrozenLake-v1 environment=agent \\
         environment.agent=gymnasium_environments:agent reward=environment"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
     python train.py data=episodes +data.options.url=http://localhost:8000 environment=agent \\
         environment.agent=openenv_servers:agent reward=environment"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

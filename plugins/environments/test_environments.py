@@ -1,8 +1,6 @@
 """Episodes of other packages: the conversation that they share, and games, environments and a
 server of the packages, where they are installed."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

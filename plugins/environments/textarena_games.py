@@ -3,8 +3,6 @@
     python train.py data=episodes +data.options.game=GuessTheNumber-v0 environment=agent \\
         environment.agent=textarena_games:agent reward=environment"""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Run with `make test ARGS=plugins/trackio_logger`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace

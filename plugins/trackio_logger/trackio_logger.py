@@ -1,7 +1,5 @@
 """Logger of Trackio: `logger=trackio`."""
 
-from __future__ import annotations
-
 import secrets
 from argparse import Namespace
 from collections.abc import Mapping

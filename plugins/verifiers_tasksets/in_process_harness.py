@@ -1,8 +1,6 @@
 """A harness of the verifiers package that converses in this process. Other harnesses start a
 program for each episode."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import verifiers.v1 as vf

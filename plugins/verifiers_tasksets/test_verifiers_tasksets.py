@@ -1,7 +1,5 @@
 """Tasksets of verifiers, played by the package itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

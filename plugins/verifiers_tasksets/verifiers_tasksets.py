@@ -6,8 +6,6 @@
 The taskset, its harness and its rewards run unmodified. The harness must run without a container,
 as `in_process_harness` of this plugin does, and `null` and `bash` of verifiers."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -18,8 +18,12 @@ from rich import progress as bars
 from rich.console import Console
 
 from rlmods.cli.console import plain_errors, silence_libraries
-from rlmods.config import compose, equivalents, plugins
-from rlmods.config import schema as schema  # registers settings with Hydra
+from rlmods.config import (
+    compose,
+    equivalents,
+    plugins,
+    schema as schema,  # registers settings with Hydra
+)
 from rlmods.config.instantiate import parse_settings
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
@@ -30,8 +34,11 @@ from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported
 from rlmods.protocols import ChecksPolicy
-from rlmods.run import dumps, name
-from rlmods.run import secrets as secrets  # registers ${oc.env:NAME}
+from rlmods.run import (
+    dumps,
+    name,
+    secrets as secrets,  # registers ${oc.env:NAME}
+)
 from rlmods.run.files import JsonlWriter, read_rows
 from rlmods.run.settings import Override, leaves
 from rlmods.training.lengths import check_room, short_prompts

@@ -7,8 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from hydra.errors import HydraException
-from hydra.utils import get_class, get_object
-from hydra.utils import instantiate as hydra_instantiate
+from hydra.utils import get_class, get_object, instantiate as hydra_instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 

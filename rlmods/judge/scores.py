@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from rlmods.errors import UserError
 from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
 from rlmods.protocols import Candidate
-from rlmods.reward import Accuracy
-from rlmods.reward import Neural as RewardModel
+from rlmods.reward import Accuracy, Neural as RewardModel
 from rlmods.reward.scores import as_scores
 from rlmods.settings.bounds import NonNegative, bounded
 from rlmods.types import Prompt, Response, as_response

@@ -2,8 +2,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.advantage import EMA, ema
 from rlmods.protocols import Controller

@@ -2,12 +2,10 @@ from math import sqrt
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
-from rlmods.advantage import GDPO, GroupNorm
-from rlmods.advantage import gdpo as module
+from rlmods.advantage import GDPO, GroupNorm, gdpo as module
 from tests.advantage.ranks import on_ranks
 from tests.support.batches import Batch, batch, batches, few
 

@@ -1,6 +1,5 @@
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.advantage import GAE, NStep
 from tests.support.batches import Batch, batch, batches, few

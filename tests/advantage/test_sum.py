@@ -2,8 +2,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from rlmods.advantage import GAE, RLOO, Greedy, GroupNorm, Sum, TurnNorm
 from rlmods.errors import UserError

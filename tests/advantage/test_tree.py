@@ -1,8 +1,7 @@
 from itertools import pairwise
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from rlmods.advantage import GroupMean, Tree

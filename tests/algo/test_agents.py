@@ -1,8 +1,6 @@
 """Training on sessions of programs: every algorithm with a policy gradient, failures, resumed runs
 and ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning as L

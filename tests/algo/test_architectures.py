@@ -1,8 +1,6 @@
 """Architectures of transformers, each with random weights: two iterations of the loop, in which
 sampler and trainer agree, or refused."""
 
-from __future__ import annotations
-
 from functools import wraps
 from typing import Any
 

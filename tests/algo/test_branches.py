@@ -1,7 +1,5 @@
 """Trees of responses in the training loop."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

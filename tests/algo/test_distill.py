@@ -1,8 +1,6 @@
 """On-policy distillation: advantages by token against the teacher's own log-probabilities,
 gradients, and that it learns."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

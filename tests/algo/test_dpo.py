@@ -1,7 +1,5 @@
 """Preferences on whole responses, against a reference that stays where training began."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 """GKD: the divergence against a slow float64 reference, the mixture of responses, invariances, and
 that it learns."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,8 +1,6 @@
 """Training on responses whose tools hang, crash, and return a megabyte, bytes, or the tokens of the
 chat template."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Iterations of every algorithm: order of the rows, schedule, weights of the rollout."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby

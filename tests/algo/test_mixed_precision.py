@@ -1,8 +1,6 @@
 """Data types in training with `trainer.precision=bf16-mixed`: products in bfloat16, all else in
 float32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any

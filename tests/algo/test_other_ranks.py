@@ -1,7 +1,5 @@
 """A checkpoint does not ask how many ranks wrote it, nor an export."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model that judges steps: where it reads, what it learns, what it leaves on disk."""
 
-from __future__ import annotations
-
 import functools
 import operator
 from dataclasses import replace

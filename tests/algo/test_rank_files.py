@@ -1,8 +1,6 @@
 """Two ranks write the files that one process writes: samples and counts of both, metrics over both,
 the same exported models."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

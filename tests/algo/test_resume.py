@@ -51,8 +51,7 @@ from rlmods.rollout import Local, MultiTurn
 from rlmods.router import Routing
 from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import KLAdaptive, Schedule
-from rlmods.teacher import Local as LocalTeacher
-from rlmods.teacher import SelfTeacher
+from rlmods.teacher import Local as LocalTeacher, SelfTeacher
 from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.replay import Replay

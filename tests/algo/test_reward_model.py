@@ -1,8 +1,6 @@
 """A model that scores responses: what it learns, what it says it learned, and what it leaves on
 disk."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +18,7 @@ from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.reward import Neural
 from rlmods.training.preferences import PreferenceBatch
 from rlmods.types import Prompt, Response
-from tests.support.models import MODELS
-from tests.support.models import policy as small_policy
+from tests.support.models import MODELS, policy as small_policy
 from tests.support.offline import (
     RAGGED,
     alone,

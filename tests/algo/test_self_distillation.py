@@ -1,7 +1,5 @@
 """SDPO: the policy, shown a correct sibling or feedback, grades the tokens of its own responses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

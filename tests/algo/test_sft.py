@@ -1,14 +1,11 @@
 """Imitation of responses."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers import models as tokenizer_models
+from tokenizers import Tokenizer, models as tokenizer_models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -18,8 +15,7 @@ from rlmods.rollout import Local
 from rlmods.training.collate import sft_batch
 from rlmods.training.evaluation import Validation
 from rlmods.types import Experience, Prompt
-from tests.support.models import MODELS, llama
-from tests.support.models import policy as small_policy
+from tests.support.models import MODELS, llama, policy as small_policy
 from tests.support.offline import alone, assert_invariant, close, gradients
 from tests.support.tiny_setup import SPLITS, fit, flat_gradient, learner, policy
 

@@ -1,8 +1,6 @@
 """Training on a CUDA device without a GPU: no tensor is left on another device, weights are those
 of the CPU, and nobody waits for the device without need."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

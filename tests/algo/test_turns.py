@@ -1,8 +1,6 @@
 """Training on responses of several turns: only tokens that the policy sampled have rewards,
 advantages, values and a loss."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

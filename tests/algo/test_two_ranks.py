@@ -1,8 +1,6 @@
 """Two ranks take the steps that one takes: denominators are global, and no rank waits for another
 that has done."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

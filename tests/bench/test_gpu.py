@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.gpu import __main__ as command
-from bench.gpu import correct, plain, process, report, shapes, speed, wheels
+from bench.gpu import __main__ as command, correct, plain, process, report, shapes, speed, wheels
 from bench.gpu.findings import Findings
 from bench.gpu.process import Ended, Setting
 from tests.support.simulated_cuda import library

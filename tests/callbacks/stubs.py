@@ -1,7 +1,5 @@
 """Stub of the learner: trains one number and calls the same hooks."""
 
-from __future__ import annotations
-
 import warnings
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Callbacks of Lightning that monitor a metric, and runs that a callback ends."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rules on the metrics of a run: which hold, and what they say."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,8 +23,7 @@ from rlmods.training.extensions import Extension
 from rlmods.types import Experience, Prompt, Response, Scores
 from tests.callbacks.stubs import Tiny, fit, trainer
 from tests.support.fake_engine import FakeEngine
-from tests.support.tiny_setup import fit as train
-from tests.support.tiny_setup import learner
+from tests.support.tiny_setup import fit as train, learner
 from tests.training.test_train_step import poisoned
 
 

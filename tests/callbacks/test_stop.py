@@ -19,12 +19,10 @@ from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
 from rlmods.run.files import read_rows
 from rlmods.training.evaluation import Validation
 from tests.callbacks.stubs import Tiny, fit
-from tests.cli.test_main import RANDOM
-from tests.cli.test_main import train as train_by_command
+from tests.cli.test_main import RANDOM, train as train_by_command
 from tests.faults.inject import SendSignals
 from tests.support.processes import Process
-from tests.support.tiny_setup import SPLITS, learner
-from tests.support.tiny_setup import fit as train
+from tests.support.tiny_setup import SPLITS, fit as train, learner
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 

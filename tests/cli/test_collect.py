@@ -4,8 +4,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.cli import collect as module
 from rlmods.cli.collect import collect, deduplicate

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import rlmods
-from rlmods.cli import __main__ as script
-from rlmods.cli import plugin
+from rlmods.cli import __main__ as script, plugin
 from rlmods.config.options import CONF
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,7 @@ from omegaconf import OmegaConf
 
 from rlmods.advantage import RLOO, GroupNorm
 from rlmods.algo import PolicyGradient, policy_gradient
-from rlmods.cli import job
-from rlmods.cli import whatif as command
+from rlmods.cli import job, whatif as command
 from rlmods.cli.command import configuration
 from rlmods.cli.whatif import _action, _reason, whatif, with_credit
 from rlmods.critic.loss import clip_range

@@ -1,7 +1,5 @@
 """Every option under every algorithm makes a plan, or says in one line what to type instead."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Values of options against the defaults of their classes."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Iterator

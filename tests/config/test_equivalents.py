@@ -1,7 +1,5 @@
 """Settings of other libraries: every row composes, and a mistyped name is answered by its row."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

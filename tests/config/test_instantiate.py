@@ -1,7 +1,5 @@
 """Numbers in a configuration are finite, except the limits that infinity switches off."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,14 +1,11 @@
 """Settings of a run that somebody sent execute nothing and reach nothing unless it is trusted."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from omegaconf import OmegaConf
 
 from rlmods.cli.command import configuration

@@ -1,7 +1,5 @@
 """Rules on environments of several turns, and runs that have one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Reward and named sets of validation on the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

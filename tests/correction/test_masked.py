@@ -1,8 +1,7 @@
 import math
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.correction import Masked
 from tests.support.batches import Batch, batches, few

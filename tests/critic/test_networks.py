@@ -8,8 +8,7 @@ from rlmods.critic import NoCritic, Separate, Shared
 from rlmods.errors import UserError
 from rlmods.policy import ScalarModel, Tiny
 from rlmods.policy.packing import Packing
-from tests.support.packed_rows import MODELS, PADDED, RAGGED
-from tests.support.packed_rows import policy as small_policy
+from tests.support.packed_rows import MODELS, PADDED, RAGGED, policy as small_policy
 from tests.support.tiny_setup import collected, gradients, learner, policy
 
 

@@ -18,8 +18,7 @@ from rlmods.ratio import KLPenalty
 from rlmods.schedule import Schedule
 from rlmods.training.credit import CreditAssignment
 from rlmods.types import Experience, Response, Scores
-from tests.support.batches import Batch as Drawn
-from tests.support.batches import batch
+from tests.support.batches import Batch as Drawn, batch
 from tests.support.reference import dense, to_go
 from tests.support.tiny_setup import SPLITS, fit, learner
 from tests.training.test_credit import rows

@@ -2,8 +2,7 @@ import hashlib
 import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rlmods.data import Arithmetic
 from rlmods.errors import UserError

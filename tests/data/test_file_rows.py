@@ -1,7 +1,5 @@
 """A large file equals the same rows in memory, for every reader, and is not kept in memory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,7 @@ import sys
 
 import datasets
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rlmods.data import Jsonl, Preferences
 from rlmods.data.jsonl import hold_out

@@ -5,8 +5,7 @@ from random import Random
 import lightning as L
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from lightning.pytorch.callbacks import Callback
 
 from rlmods.data import PromptLoader, PromptModule, Splits

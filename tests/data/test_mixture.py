@@ -6,8 +6,7 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rlmods.data import Arithmetic, Jsonl, Mixture, PromptLoader, Splits
 from rlmods.data.loader import source_at

@@ -6,8 +6,7 @@ from itertools import chain, islice, repeat
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rlmods.data import PromptLoader
 from rlmods.data.pools import DifficultyPools

@@ -2,8 +2,7 @@ import re
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.data.solutions import (
     MAX_CANDIDATES,

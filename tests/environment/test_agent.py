@@ -1,8 +1,6 @@
 """Settings of `environment=agent`, what programs are given, and commands and functions that run as
 programs of sessions."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """The OpenAI client and agent libraries, unmodified, drive sessions with tools."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The HTTP endpoint: what clients read, and what hostile ones cannot do."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -5,8 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rlmods.environment import Tools
 from rlmods.environment.formats import FORMATS, Call, of_template

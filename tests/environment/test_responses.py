@@ -1,7 +1,5 @@
 """Requests and answers in the format of OpenAI's responses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A user's reward without error handling. Imports none of our slow modules."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """A batch in which one response in eight is hostile, and its expected scores. `python -m
 tests.grading.hostile` runs one rank of two."""
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any

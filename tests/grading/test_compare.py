@@ -6,11 +6,9 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from rlmods.grading.grader import CLOSED_FORMS, same_answer, same_plain
-from rlmods.grading.grader import evaluate as evaluation
+from rlmods.grading.grader import CLOSED_FORMS, evaluate as evaluation, same_answer, same_plain
 from rlmods.grading.grader.evaluate import evaluate
 from rlmods.grading.grader.syntax import Node
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rlmods.grading.sandbox import confinement
-from rlmods.grading.sandbox import run as run_module
+from rlmods.grading.sandbox import confinement, run as run_module
 from rlmods.grading.sandbox.names import free_names
 from rlmods.grading.sandbox.run import Limits, RunResult, run_program, run_tests
 from rlmods.grading.sandbox.test_runner import FAILED, PASSED

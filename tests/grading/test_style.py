@@ -4,8 +4,7 @@ rules."""
 import string
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.grading.grader import CLOSED_FORMS, Rules, same_answer, verify
 from rlmods.grading.grader.style import plain_characters

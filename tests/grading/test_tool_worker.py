@@ -5,8 +5,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from rlmods.grading.sandbox.confinement import missing_support
 from rlmods.grading.tool_worker import MARK, calculator, python, to_text

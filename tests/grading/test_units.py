@@ -2,8 +2,7 @@
 may leave out."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.grading.grader import CLOSED_FORMS, Rules, is_gold, same_answer
 from rlmods.grading.grader.units import read_quantity, read_unit

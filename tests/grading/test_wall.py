@@ -1,7 +1,5 @@
 """The grading wing stands by itself: it imports neither torch nor the rest of the package."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

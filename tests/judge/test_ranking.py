@@ -2,8 +2,7 @@ import math
 from itertools import combinations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.judge import cohens_kappa, compare, rankings
 from rlmods.judge.ranking import copeland

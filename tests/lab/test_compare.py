@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rlmods.errors import UserError
-from rlmods.lab import compare as module
-from rlmods.lab import sequential
+from rlmods.lab import compare as module, sequential
 from rlmods.lab.compare import Comparison, compare, higher_is_better, lines, parse
 from rlmods.lab.groups import Group, find_runs, group_runs
 from rlmods.lab.sequential import decide, seeds_of, train

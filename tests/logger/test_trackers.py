@@ -1,7 +1,5 @@
 """Runs of trackers are named by the label, and go on when the run is resumed."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from pathlib import Path

@@ -9,8 +9,6 @@ function, never by text. `equivalent.txt` lists mutants that change nothing, eac
 
 Libraries are imported once. Each test run is a fork, which imports the package from its copy."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

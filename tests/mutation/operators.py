@@ -3,8 +3,6 @@
 Each is an operator of cosmic-ray, which selects places in the syntax tree and never by the text of
 a line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, ClassVar

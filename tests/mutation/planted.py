@@ -2,8 +2,6 @@
 
 Each bug replaces one function of a module or class, selected by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps

@@ -1,7 +1,5 @@
 """The operators mutate what their examples say, and every planted bug names code that exists."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

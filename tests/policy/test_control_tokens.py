@@ -5,8 +5,7 @@ import warnings
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tokenizers import normalizers
 
 from rlmods.errors import UserError

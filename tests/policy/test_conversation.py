@@ -4,8 +4,7 @@ special token that it does not write."""
 import copy
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rlmods.errors import UserError
 from rlmods.policy.conversation import Conversation

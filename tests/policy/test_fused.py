@@ -1,7 +1,5 @@
 """The trunk that samples: on processors bit for bit the network, with an adapter the merged one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -15,8 +15,7 @@ from rlmods.errors import UserError
 from rlmods.policy.modes import context_length, eval_mode, set_dropout
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
-from tests.support.models import PDROP, gpt2
-from tests.support.models import policy as wrapped
+from tests.support.models import PDROP, gpt2, policy as wrapped
 from tests.support.tiny_setup import SPLITS, OneRank, fit, learner
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -9,8 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from rlmods.distributed import sharding
-from rlmods.policy import Tiny
-from rlmods.policy import output_layer as module
+from rlmods.policy import Tiny, output_layer as module
 from rlmods.policy.linear import float32_linear
 from rlmods.policy.output_layer import (
     LogitTransform,

@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.preference import KTO
 from tests.preference.losses import KL, call

@@ -2,8 +2,7 @@ from statistics import fmean, median
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.errors import UserError
 from rlmods.reward import Ensemble, WeightedSum

@@ -1,8 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.reward import Copying, Diversity, Repetition
 from rlmods.types import Prompt, Response

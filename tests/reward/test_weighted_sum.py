@@ -8,8 +8,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds, needs_of

@@ -1,8 +1,6 @@
 """Responses of programs that send requests: their ids, masks, segments and limits, and that they
 are a function of what the programs ask."""
 
-from __future__ import annotations
-
 import threading
 import time
 import warnings

@@ -19,8 +19,7 @@ from rlmods.rollout.local import Decoded, decode, sampler_gap
 from rlmods.types import Response
 from tests.rollout.models import TinyPolicy, gpt2, llama, mistral, sample
 from tests.support.environments import Chat, Echo, forgetful
-from tests.support.tiny_setup import SPLITS
-from tests.support.tiny_setup import policy as tiny_policy
+from tests.support.tiny_setup import SPLITS, policy as tiny_policy
 
 
 def test_states_are_written_in_place():

@@ -1,8 +1,6 @@
 """Messages and tools of OpenAI's API, as policies with and without chat templates read and write
 them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

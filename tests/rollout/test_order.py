@@ -1,7 +1,5 @@
 """Responses are grouped by their order, so a rollout that returns another one is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Responses of several turns that branch: their prefixes, episodes, entropies and budget."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Responses of several turns: their ids, masks, limits, and that each is a function of its key."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -18,8 +18,7 @@ from transformers import AutoConfig, AutoTokenizer
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.protocols import RunSize
-from rlmods.rollout import VLLM, external
-from rlmods.rollout import vllm as vllm_rollout
+from rlmods.rollout import VLLM, external, vllm as vllm_rollout
 from rlmods.rollout.base import Context, encode_prompt
 from rlmods.rollout.external import sampling_settings
 from rlmods.training.evaluation import with_settings

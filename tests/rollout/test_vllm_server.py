@@ -17,8 +17,7 @@ from rlmods.environment import Agent
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.adapted import AdaptedPolicy
-from rlmods.rollout import MultiTurn, VLLMServer, external
-from rlmods.rollout import vllm_server as servers_module
+from rlmods.rollout import MultiTurn, VLLMServer, external, vllm_server as servers_module
 from rlmods.types import Prompt, Response
 from tests.rollout.stand_in import Change, StandIn, choice, servers
 from tests.support import ahead_ranks, ranks, tiny_setup

@@ -1,7 +1,5 @@
 """Folders for weights: in memory if there is room, and none left by processes that were killed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Tests of types of settings that carry bounds."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Parts refuse values out of range, whatever is assumed elsewhere of the mathematics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Programs of sessions for tests (`environment=agent`)."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,8 +1,6 @@
 """Iterations with responses sampled ahead on as many ranks as there are: `python -m
 tests.support.ahead_ranks OUT URL [turns]`."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from typing import Any

@@ -8,8 +8,6 @@ and `OUT/record.json`: for each case the SHA-256 of the exported files, of `metr
 its times and memory, and of `samples/`. `compare` lists what differs and exits with status 1 if
 anything does. Cases that already have a record in OUT are not run again."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

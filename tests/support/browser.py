@@ -1,8 +1,6 @@
 """Pages in headless Chromium: a script drives the page, and its findings are read from the
 document."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """Programs that use the OpenAI client and agent libraries, unmodified."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

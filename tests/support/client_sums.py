@@ -1,7 +1,5 @@
 """The OpenAI client and agent libraries, unmodified, ask the policy for the answer to a sum."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

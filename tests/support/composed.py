@@ -1,14 +1,11 @@
 """Runs that are composed as the command line does, on little data."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
-from hydra import compose as hydra
-from hydra import initialize_config_dir
+from hydra import compose as hydra, initialize_config_dir
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, open_dict
 

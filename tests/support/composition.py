@@ -4,8 +4,6 @@ Half of the time of a composition goes into files that were parsed for the one b
 table that only defaults with an interpolation read. The default data are 10 thousand problems, the
 same ones in most plans."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

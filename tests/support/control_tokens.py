@@ -1,7 +1,5 @@
 """A tokenizer of bytes with special and other added tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

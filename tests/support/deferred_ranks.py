@@ -1,8 +1,6 @@
 """Networks whose weights are read by shards equal those that are loaded in full: `python -m
 tests.support.deferred_ranks FOLDER`."""
 
-from __future__ import annotations
-
 import copy
 import os
 import sys

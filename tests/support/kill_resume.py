@@ -5,8 +5,6 @@ Each run is killed once, with all its processes and without warning: every other
 moment, the rest while they write a checkpoint. What it then ends in must be what a run ends in that
 nobody killed, bit by bit."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Mixture-of-experts policies small enough to train in a test."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

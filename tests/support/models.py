@@ -1,7 +1,5 @@
 """Small models with random weights, and tokenizers, that many tests share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

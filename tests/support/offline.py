@@ -1,7 +1,5 @@
 """Rankings, and changes of rows that change no gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product

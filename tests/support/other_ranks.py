@@ -1,8 +1,6 @@
 """Resume from checkpoints of another number of ranks, on this many ranks: `python -m
 tests.support.other_ranks FOLDER STAGE`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial
@@ -16,8 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.cli.console import silence_libraries
 from rlmods.config import build
-from rlmods.distributed import sharding
-from rlmods.distributed import trainer as trainers
+from rlmods.distributed import sharding, trainer as trainers
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.strategy import DDP, FSDP2

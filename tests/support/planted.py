@@ -6,8 +6,6 @@ names the change.
 The changes are settings, and lines of source files in a copy of the repository. Prints one line per
 change, and exits with status 1 if one is not named."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

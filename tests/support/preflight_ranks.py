@@ -1,8 +1,6 @@
 """Runs with and without the largest microbatches before training, bit for bit: `python -m
 tests.support.preflight_ranks ddp|fsdp`."""
 
-from __future__ import annotations
-
 import sys
 
 import torch

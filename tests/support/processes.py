@@ -5,8 +5,6 @@ Importing torch, Lightning and transformers takes seconds, more than most comman
 `Process` is the part of `subprocess.Popen` that tests use. At least one test of every command
 starts a real interpreter."""
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import os

@@ -1,8 +1,6 @@
 """Runs of random shapes, one by one, on as many ranks as there are: `python -m
 tests.support.random_shapes NUM SEED STRATEGY PRECISION`."""
 
-from __future__ import annotations
-
 import random
 import sys
 import zlib

@@ -1,8 +1,6 @@
 """A run with all files that a run writes, on as many ranks as there are: `python -m
 tests.support.rank_files FOLDER STRATEGY`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from functools import partial

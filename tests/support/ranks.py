@@ -1,7 +1,5 @@
 """Processes that train together, as torchrun would start them."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence

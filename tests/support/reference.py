@@ -4,8 +4,6 @@ beside the paper, and never to be fast.
 A field is {(row, slot): scalar} over the true slots; scalars are float64 tensors, so that autograd
 differentiates the loops as well."""
 
-from __future__ import annotations
-
 from math import ceil, exp, log, sqrt
 
 import torch

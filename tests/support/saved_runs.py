@@ -1,7 +1,5 @@
 """Run directories with made-up results."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

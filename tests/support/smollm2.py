@@ -1,7 +1,5 @@
 """Short training runs of SmolLM2-135M-Instruct that adds numbers by `environment=agent`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,8 +1,6 @@
 """Small training setup for tests: a random model of 10 thousand parameters, sums of digits, and
 replaceable parts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields

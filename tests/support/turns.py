@@ -1,7 +1,5 @@
 """Random turns and states for a batch of tensors."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

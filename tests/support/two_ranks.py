@@ -1,8 +1,6 @@
 """Two optimizer steps of every algorithm on as many ranks as there are: `python -m
 tests.support.two_ranks OUT STRATEGY`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -18,8 +16,7 @@ import torch
 from rlmods.cli.console import silence_libraries
 from rlmods.config import build
 from rlmods.data.loader import PromptLoader
-from rlmods.distributed import sharding
-from rlmods.distributed import trainer as trainers
+from rlmods.distributed import sharding, trainer as trainers
 from rlmods.distributed.collectives import all_gather, is_first_rank
 from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.strategy import DDP, FSDP2

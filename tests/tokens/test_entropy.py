@@ -1,8 +1,7 @@
 from dataclasses import replace
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import rlmods.ops
 import rlmods.tokens.entropy

@@ -9,8 +9,6 @@ whatever the advantages, the ratio, the KL term, the aggregation, the critic and
 A selection that changed a denominator, or reached a term that it does not belong to, would differ.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,11 +1,8 @@
 """The weight of the entropy bonus follows its target; rewards are scaled by their moments."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.advantage import GroupMean
 from rlmods.algo import Batch

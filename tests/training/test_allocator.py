@@ -1,7 +1,5 @@
 """Freed memory that malloc keeps, in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

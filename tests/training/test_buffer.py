@@ -1,8 +1,6 @@
 """Groups wait in the order in which they were sampled, rejected ones only fill up, and another
 number of ranks shares whole groups."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Responses and their scores as tensors: every reward on the token it belongs to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

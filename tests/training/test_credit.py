@@ -1,8 +1,6 @@
 """Credit assignment: an estimator gets the rewards and arguments that it declares, and a penalty is
 subtracted once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Held-out prompts: known answers in, the right shares out, and no trace left in training."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Sequence

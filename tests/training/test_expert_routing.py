@@ -1,8 +1,6 @@
 """Mixtures of experts in the loop: what is recorded is what is replayed, ratios keep still, and
 routers learn when it is their turn."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from dataclasses import replace
@@ -25,8 +23,7 @@ from rlmods.training.buffer import SampleBuffer
 from rlmods.training.extensions.expert_routing import ExpertRouting, loss_row_tokens
 from rlmods.types import Experience, Totals
 from tests.support.mixtures import mixture
-from tests.support.models import llama
-from tests.support.models import policy as plain
+from tests.support.models import llama, policy as plain
 from tests.support.tiny_setup import attached, collected, extension, fit, gradients, learner
 
 SEVERAL = Batch(prompts=4, samples=4, epochs=4, minibatches=2)

@@ -1,13 +1,10 @@
 """Lengths of rows: only what a bound does not decide is encoded, with the same result."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tokenizers import normalizers
 
 from rlmods.errors import UserError

@@ -1,7 +1,5 @@
 """Sums and counts, never means of means."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -1,7 +1,5 @@
 """Metrics of responses and updates, against values by hand and slow loops."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

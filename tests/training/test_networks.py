@@ -1,7 +1,5 @@
 """Weight decay of matrices only, the critic's own learning rate, and float32 master weights."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -17,8 +15,7 @@ from rlmods.policy import Policy
 from rlmods.preference import Sigmoid
 from rlmods.ranking import BradleyTerry
 from rlmods.training.networks import parameter_groups
-from tests.support.models import gpt2
-from tests.support.models import policy as wrapped
+from tests.support.models import gpt2, policy as wrapped
 from tests.support.tiny_setup import OneRank, learner
 
 LR, DECAY = 0.1, 0.5

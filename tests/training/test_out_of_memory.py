@@ -1,7 +1,5 @@
 """Errors of a device or process without memory."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """What a part returns is checked where it is called. The loss with a selection of tokens, on responses of several turns with observations, cuts and
 branches: against a loop over the tokens of each segment."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The largest microbatches before training: they change no bit, and are the largest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -32,8 +30,7 @@ from rlmods.ops import MAX_PADDED
 from rlmods.policy.packing import Packing
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
-from rlmods.rollout import Local as LocalRollout
-from rlmods.rollout import MultiTurn
+from rlmods.rollout import Local as LocalRollout, MultiTurn
 from rlmods.router import Routing
 from rlmods.teacher import Local, SelfTeacher
 from rlmods.training.extensions import PTX

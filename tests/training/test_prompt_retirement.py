@@ -1,7 +1,5 @@
 """Retirement of prompts by the correctness that a reward reports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

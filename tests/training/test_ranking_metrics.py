@@ -1,7 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.training.ranking_metrics import auc, calibration_error, correlation
 from tests.support.batches import few

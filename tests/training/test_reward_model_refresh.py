@@ -1,7 +1,5 @@
 """A reward model that learns from a judge what the policy says now."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sampling of the next batch while the current one is graded and trained on."""
 
-from __future__ import annotations
-
 import io
 import threading
 import time

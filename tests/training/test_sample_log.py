@@ -1,7 +1,5 @@
 """The sample log, against the batch and values by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Forwards of given responses: who computes values, and for which rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

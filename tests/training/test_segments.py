@@ -1,8 +1,6 @@
 """Responses with cuts: the tokens of each segment see their own context only, and all else treats
 the segments as one response."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from itertools import pairwise
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 """Rows of the supervised loss beside the RL loss, and likelihood terms on responses of several turns with observations, cuts and branches: against a
 loop over the tokens of each segment."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

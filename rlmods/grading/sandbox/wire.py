@@ -12,8 +12,7 @@ import json
 import os
 from collections import Counter, deque, namedtuple
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
-from datetime import time as time_of_day
+from datetime import date, datetime, time as time_of_day, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction

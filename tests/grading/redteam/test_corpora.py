@@ -12,8 +12,7 @@ import pytest
 
 from rlmods.grading.grader import verify
 from rlmods.grading.time_limit import LateError, time_limit
-from tests.grading.redteam import __main__ as command
-from tests.grading.redteam import honest, hostile
+from tests.grading.redteam import __main__ as command, honest, hostile
 from tests.grading.redteam.__main__ import EXPLAINED
 from tests.grading.redteam.rows import WRAPPERS, Graded, Row, grade, wrap
 

@@ -2,8 +2,7 @@
 answer does not change it."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rlmods.grading.grader import extract, extract_gold, same_answer, verify
 from rlmods.grading.time_limit import time_limit

@@ -3,8 +3,6 @@
 PROGRAM is a script of the repository, or `-m MODULE`. The counts are printed, or written to FILE as
 JSON."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

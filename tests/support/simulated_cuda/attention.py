@@ -1,7 +1,5 @@
 """Attention on the device: which kernel a GPU takes, and the result of the CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,8 +1,6 @@
 """Cases of `tests.support.two_ranks` on the device: `python -m tests.support.simulated_cuda.cases
 PRECISION CASE ...`. The exit status is 1, and the reasons are printed, if a case fails."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import traceback

@@ -1,7 +1,5 @@
 """What a program asks of the device, by operation and by place in the source."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The device in the process of a program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of the device: `python -m tests.support.simulated_cuda.itself`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tests.support.simulated_cuda.device import install

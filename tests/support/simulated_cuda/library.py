@@ -1,7 +1,5 @@
 """The compiled part of the device."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

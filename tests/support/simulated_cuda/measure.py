@@ -4,8 +4,6 @@ tests.support.simulated_cuda.measure`.
 The model has 24 layers and the heads of Qwen2.5-0.5B, all else is small: counts do not depend on
 it. Products are in bfloat16 by autocast."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections import Counter
