@@ -10,6 +10,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir

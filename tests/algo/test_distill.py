@@ -1,6 +1,7 @@
 """On-policy distillation: advantages by token against the teacher's own log-probabilities,
 gradients, and that it learns."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
