@@ -382,8 +382,8 @@ class Experience(Rows):
     `on_policy` is True."""
     on_policy: RowMask
     """True: pi_old is the current policy, the ratio exactly 1, and the loss ignores `old_logprobs`.
-    True from collation until they are stored, and again in the first optimizer step on a row. It
-    says nothing about the sampler."""
+    True from collation until they are stored, and again in the first optimizer step of the
+    iteration that graded the row. It says nothing about the sampler."""
     behavior_logprobs: TokenFloats
     """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged, and
     `correction` weights the objective by it."""
@@ -544,6 +544,6 @@ class Totals:
     least 1 each."""
 
     tokens: Tensor | float | int
-    """Number of tokens with a true mask."""
+    """Number of tokens with a true mask; tokens that `tokens` or `correction` leave out count."""
     sequences: Tensor | float | int
     """Number of responses with at least one such token."""

@@ -130,7 +130,8 @@ class Learner(L.LightningModule):
         raise NotImplementedError(f"{type(self).__name__} does not define rows")
 
     def loss(self, micro: Any, totals: Totals) -> Tensor:
-        """Return a microbatch's part of the loss of the optimizer step, the sum of the parts."""
+        """Return the summand of a microbatch in the loss of the optimizer step: divide by `totals`,
+        never by the microbatch's own counts."""
         raise NotImplementedError(f"{type(self).__name__} does not define loss")
 
     def measure(self, rows: Any) -> dict[str, float]:

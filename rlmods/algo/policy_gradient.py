@@ -5,11 +5,13 @@ optimizer steps on them.
         batch, keep = sample(prompts)       # responses, grade, build_batch, estimate_advantages,
                                             # mark_kept
         buffer.push(batch, keep)
-        if there are too few groups: return     # the iteration continues with the next prompts
+        if too few groups and draws are left: return    # the iteration continues with the next
+                                            # prompts; if still too few: `algo.fallback`
         update(buffer.pop(num_groups)):
             normalize_advantages, minibatches, add_old_logprobs
             for minibatch in plan: train_step   # microbatches of `loss`, backward, clip, step
         end_iteration()                     # weights to the rollout, metrics, validation
+    on_train_batch_end()                    # controllers, extensions, schedule, checkpoint
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,11 +72,12 @@ from rlmods.types import Experience, Prompt, Response, Scores, Totals
 
 class PolicyGradient(Learner):
     """Maximise `aggregate(w m f(log pi - log pi_old, A) + c H - beta KL)`, and regress the
-    critic on the returns if there is one. f is the part `ratio`; the KL term is there with
-    kl=loss only.
+    critic on the returns if there is one. f is the part `ratio`; the KL term is there if the KL has
+    `where=loss`.
 
     w are the weights of `correction`, and m is 1 on the tokens that `tokens` selects, else 0. Both
-    apply to the objective of the ratio alone, as in the papers. A subclass documents the objective
+    apply to the objective of the ratio alone, as in the papers; the denominator of `aggregate`
+    counts all tokens. A subclass documents the objective
     of a paper; its option in `conf/algo/` selects the parts."""
 
     config_groups = (
@@ -415,8 +418,8 @@ class PolicyGradient(Learner):
     def add_old_logprobs(self, batch: Experience, first: Tensor) -> Experience:
         """Drop the groups that the buffer does not keep (`carry_over`), then store old
         log-probabilities of `batch` and of the groups that stay, before the policy changes. With
-        one epoch the rows of the first minibatch, `first`, need none, unless an extension reads
-        them: theirs equal the new ones of that step."""
+        one epoch, rows of the first minibatch, `first`, need none: they are used once, while pi is
+        still pi_old. An extension may read them all the same."""
         extensions_need = any(extension.needs_old_logprobs for extension in self.extensions)
         with self.timer("score"):
             rows = Experience.concat([batch, self.carry_over()])
@@ -436,8 +439,8 @@ class PolicyGradient(Learner):
         return self.keep_groups(num_groups)
 
     def keep_groups(self, num_groups: int) -> Experience:
-        """Drop all kept groups except the newest ones, and return these. Without it, a rank that
-        keeps more groups than another would keep more in each iteration that is skipped."""
+        """Drop all kept groups except the newest ones, and return these. In iterations that are
+        skipped, the buffer of a rank that keeps many groups would grow."""
         newest, num_dropped = self.buffer.keep_newest(num_groups)
         self.meter.sum("train/dropped_groups", num_dropped)
         return newest
@@ -447,8 +450,8 @@ class PolicyGradient(Learner):
         an extension ended them."""
         for i, indices in enumerate(plan):
             minibatch = batch.select(indices)
-            # In the first step pi_old is pi, also where old log-probabilities are stored. Rows that
-            # an iteration without steps kept are on_policy already.
+            # In the first step pi_old is pi, also where old log-probabilities are stored. Rows of
+            # an iteration without steps are still on_policy: the policy has not changed since.
             is_exact = (minibatch.policy_version == self.iteration) & (i == 0)
             minibatch = replace(minibatch, on_policy=minibatch.on_policy | is_exact)
             more = []

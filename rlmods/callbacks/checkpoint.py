@@ -175,7 +175,8 @@ class IterationCheckpoint(Checkpoint):
 
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         iteration = learner.iteration
-        is_last = iteration >= learner.max_iterations
+        # before `on_train_end`, where other callbacks export first
+        is_last = trainer.should_stop or iteration >= learner.max_iterations
         is_wanted = is_last or is_due(iteration, self.every) or is_due(iteration, self.keep_every)
         is_urgent = self._better is not None or self._error is not None
         is_overdue = False

@@ -54,8 +54,8 @@ def graceful_stop(trainer: Trainer) -> GracefulStop:
 @dataclass(eq=False)
 @bounded("callbacks.stop")
 class GracefulStop(Callback):
-    """On SIGTERM, SIGUSR1, SIGUSR2 or Ctrl-C, finish the iteration and save; resume=auto then
-    continues exactly there.
+    """On SIGTERM, SIGUSR1, SIGUSR2 or Ctrl-C, finish the iteration and save, without a further
+    validation; resume=auto then continues exactly there.
 
     A scheduler's signal also sets a deadline: an iteration that is not expected to end by then
     (judged by the latest ones), or has not, is aborted, and repeated by the resumed run. The exit
@@ -209,9 +209,9 @@ class GracefulStop(Callback):
 @dataclass(eq=False)
 @bounded("callbacks.budget")
 class TokenBudget(Callback):
-    """Ends the run after the iteration that has sampled the last of `max_tokens` response tokens,
-    those of discarded groups included, with a last validation. Algorithms that draw more prompts,
-    or write longer responses, then cost the same."""
+    """Ends the run after the iteration that has sampled the last of `max_tokens` response tokens
+    (`perf/sampled_tokens`), discarded groups included, with a last validation. Algorithms that draw
+    more prompts, or write longer responses, then cost the same."""
 
     max_tokens: Count | None = None
     """Number of response tokens; null: no limit."""

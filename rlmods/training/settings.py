@@ -99,8 +99,9 @@ class ValidationSettings:
     """Settings of validation, `validation.*` in the configuration."""
 
     every: Count | None = 10
-    """Iterations between two validations. There is always one before the first iteration and one at
-    the end; null: only those."""
+    """Iterations between two validations; null: none between the first and the last. There is one
+    before the first iteration and one at the end of a run, except of a run that a signal, a rule of
+    the monitor or an error ends."""
     samples: NonNegativeInt = 0
     """k: responses sampled to each prompt for `val/mean@k`, `val/pass@k` and `val/maj@k`; 0:
     none."""
@@ -134,8 +135,8 @@ class ValidationSettings:
 @dataclass(frozen=True)
 @bounded("algo")
 class PolicyGradientSettings:
-    """Settings of the loop, `algo.*` in the configuration. With the defaults no extension is
-    added."""
+    """Settings of the loop, `algo.*` in the configuration. With their defaults they add no
+    extension; parts may."""
 
     entropy_coefficient: NonNegative = 0.0
     """Weight of the entropy bonus (nats per token, aggregated like the objective)."""
@@ -153,8 +154,9 @@ class PolicyGradientSettings:
     """Batches of prompts that one iteration may sample until `sampling` has kept enough groups."""
     fallback: Literal["train", "skip", "error"] = unlabelled("train")
     """Action if too few groups are kept after `max_draws` batches. train: on the groups that are
-    kept, filled up with rows without loss. skip: no optimizer step, and the groups are kept for the
-    next iteration; the iteration counts in schedules. error: stop."""
+    kept, filled up with rows without loss. skip: no optimizer step, and the newest groups, at most
+    as many as an iteration trains on, are kept for the next one; the iteration counts in schedules.
+    error: stop."""
     surplus: Literal["keep", "drop"] = unlabelled("keep")
     """Kept groups that an iteration does not need: keep them for the next one, or drop (and count)
     them."""

@@ -22,8 +22,8 @@ from rlmods.training.views import LearnerView
 from rlmods.types import Totals
 
 Loss = Callable[[Any, Totals], Tensor]
-"""Maps a microbatch and the totals of the optimizer step to its loss, divided by these totals. The
-losses of microbatches and ranks are added, not averaged."""
+"""Maps a microbatch and the totals of the optimizer step to the loss of the microbatch, a sum that
+is divided by these totals. The losses of microbatches and ranks are added, not averaged."""
 
 
 R = TypeVar("R", bound="StepRows")
@@ -137,8 +137,9 @@ class TrainStep:
     """Accumulate gradients over microbatches, clip them, and step the optimizer.
 
     Each loss is divided by the `Totals` of its own rows in the step, over all ranks. A step with
-    a NaN or infinite loss or gradient is skipped and counted (`train/nonfinite_steps`);
-    `batch.max_nonfinite` of them in a row end the run. All ranks decide alike."""
+    a NaN or infinite loss or gradient is dropped and counted in `train/nonfinite_steps`;
+    `batch.max_nonfinite` of them in a row end the run. A step in which no token has a loss counts
+    in `train/skipped_steps`. All ranks decide alike."""
 
     def __init__(
         self,

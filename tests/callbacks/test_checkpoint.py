@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from lightning import Trainer
+from lightning import Callback, Trainer
 from torch.distributed.checkpoint.api import CheckpointException
 
 from rlmods.callbacks import IterationCheckpoint
@@ -240,6 +240,22 @@ class TestRetention:
             r"val/accuracy",
         ):
             checkpoint.on_validation_metrics(trainer(), Tiny(), {"val/accuracy": 0.5}, [])
+
+
+def test_a_run_that_ends_early_is_saved_before_it_is_exported(tmp_path: Path) -> None:
+    class Stop(Callback):
+        def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Any) -> None:
+            trainer.should_stop = learner.iteration == 2
+
+    class Export(Callback):
+        saved: list[str]
+
+        def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+            self.saved = names(tmp_path)
+
+    export = Export()
+    fit(Tiny(), 5, [IterationCheckpoint(tmp_path, every=0), Stop(), export])
+    assert export.saved == ["iteration_000002.ckpt"]
 
 
 def test_resuming_a_finished_run_saves_nothing(tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ class LoopView(LearnerView, Protocol):
 
 
 class Extension:
-    """Hooks of the RL loop, in the order of their calls. Every hook does nothing by default.
+    """Hooks of the RL loop, in the order of their calls. Every hook does nothing by default. Other
+    algorithms call `on_fit_start`, `on_after_backward`, `before_iteration_end` and
+    `on_iteration_end` only.
 
     An extension with state also has `state_dict` and `load_state_dict` (equal on all ranks), or
     `rank_state` and `load_rank_states` (different on each rank)."""
