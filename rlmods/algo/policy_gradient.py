@@ -239,7 +239,7 @@ class PolicyGradient(Learner):
         if not is_short or self.settings.fallback == "train":
             self.update(self.buffer.pop(num_groups))
         else:
-            self.keep_groups(num_groups)
+            self.drop_older_groups(num_groups)
         self.buffer.end_iteration()
         self.end_iteration()
         self.sampled_tokens = 0
@@ -416,29 +416,29 @@ class PolicyGradient(Learner):
             extension.after_update(batch, len(fresh))
 
     def add_old_logprobs(self, batch: Experience, first: Tensor) -> Experience:
-        """Drop the groups that the buffer does not keep (`carry_over`), then store old
+        """Drop the groups that the buffer does not keep (`drop_surplus`), then store old
         log-probabilities of `batch` and of the groups that stay, before the policy changes. With
         one epoch, rows of the first minibatch, `first`, need none: they are used once, while pi is
         still pi_old. An extension may read them all the same."""
         extensions_need = any(extension.needs_old_logprobs for extension in self.extensions)
         with self.timer("score"):
-            rows = Experience.concat([batch, self.carry_over()])
+            rows = Experience.concat([batch, self.drop_surplus()])
             needed = torch.ones_like(rows.on_policy)
             needed[first] = self.batch.epochs > 1 or extensions_need
             rows = self.scorer.add_old_logprobs(rows, needed)
         self.buffer.kept = rows.select(torch.arange(len(batch), len(rows)))
         return rows.select(torch.arange(len(batch)))
 
-    def carry_over(self) -> Experience:
-        """Return the surplus groups that stay for the next iteration: the newest, at most as many
-        as an iteration trains on. A rank that kept more would only train on stale groups."""
+    def drop_surplus(self) -> Experience:
+        """Keep the newest surplus groups for the next iteration, at most as many as an iteration
+        trains on, and return these. A rank that kept more would only train on stale groups."""
         num_groups = self.batch.prompts // self.ranks.world_size
         if self.settings.surplus == "drop":
             num_groups = 0
         self.meter.mean("train/surplus_groups", self.buffer.num_groups)
-        return self.keep_groups(num_groups)
+        return self.drop_older_groups(num_groups)
 
-    def keep_groups(self, num_groups: int) -> Experience:
+    def drop_older_groups(self, num_groups: int) -> Experience:
         """Drop all kept groups except the newest ones, and return these. In iterations that are
         skipped, the buffer of a rank that keeps many groups would grow."""
         newest, num_dropped = self.buffer.keep_newest(num_groups)
