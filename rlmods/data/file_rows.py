@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
-from random import Random
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
@@ -131,31 +130,10 @@ class FileRows(Sequence[Prompt]):
         for i in repeated[repeated >= 0].tolist():
             raise UserError(repeated_id(self[i], source))
 
-    def hold_out(self, num_val: int, seed: int, source: str) -> tuple[FileRows, list[Prompt]]:
-        """Split into train and held-out prompts, which share no question: draw prompts with their
-        repetitions, and take those that are not too many.
 
-        Raises:
-            UserError: questions repeat too often.
-        """
-        questions = self.facts.questions[self.positions]
-        held_out: set[int] = set()
-        draws = Random(seed).sample(range(len(self)), min(len(self), 100 * num_val))
-        for i in draws:
-            group = np.flatnonzero(questions == questions[i]).tolist()
-            if i not in held_out and len(held_out) + len(group) <= num_val:
-                held_out.update(group)
-            if len(held_out) == num_val:
-                break
-        if len(held_out) < num_val:
-            raise UserError(
-                f"{source}: cannot hold out data.num_val={num_val} of {len(self)} rows, whose "
-                f"questions repeat; type data.num_val={len(held_out)}"
-            )
-        is_train = np.ones(len(self), bool)
-        is_train[sorted(held_out)] = False
-        train = self.select(np.flatnonzero(is_train))
-        return train, [self[i] for i in sorted(held_out)]
+def question_of(prompt: Prompt) -> str | None:
+    """Return what prompts of the same question have in common."""
+    return prompt.text if prompt.messages is None else repr(prompt.messages)
 
 
 def repeated_id(prompt: Prompt, source: str) -> str:
@@ -180,7 +158,7 @@ def scan(source: Source, convert: Callable[[NumberedRow], Prompt]) -> FileRows:
         texts = [prompt.text or "", *(message["content"] for message in messages)]
         prompt_bytes.append(sum(map(_size, texts)))
         response_bytes.append(_size(prompt.meta.get("response") or ""))
-        question = prompt.text if prompt.messages is None else repr(prompt.messages)
+        question = question_of(prompt)
         questions.append(hash(question))
         ids.append(hash(prompt.id))
         columns = tuple(name for name, value in prompt.meta.items() if value is not None)
@@ -216,7 +194,7 @@ def examples(prompts: Sequence[Prompt]) -> Iterable[Prompt]:
     return islice(prompts, NUM_EXAMPLES) if isinstance(prompts, FileRows) else prompts
 
 
-def select(prompts: Sequence[Prompt], kept: Sequence[int]) -> Sequence[Prompt]:
+def select(prompts: Sequence[Prompt], kept: Sequence[int] | Array) -> Sequence[Prompt]:
     """Return the prompts at these positions, which ascend."""
     return prompts.select(kept) if isinstance(prompts, FileRows) else [prompts[i] for i in kept]
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rlmods.data.file_rows import FileRows, NumberedRow, Source, scan
+import numpy as np
+
+from rlmods.data.file_rows import FileRows, NumberedRow, Source, question_of, scan, select
 from rlmods.data.schema import (
     Splits,
     check_messages,
@@ -185,31 +187,35 @@ class Jsonl:
 def hold_out(
     prompts: Sequence[Prompt], num_val: int, seed: int, source: str
 ) -> tuple[Sequence[Prompt], list[Prompt]]:
-    """Split prompts into train and val, which share no question. Raises: UserError if that leaves
-    nothing to train on."""
+    """Split prompts into train and val, which share no question: draw rows with their repetitions,
+    and take those that are not too many. Raises: UserError if there are not `num_val` of these, or
+    nothing is left to train on."""
+    num_rows = len(prompts)
     if isinstance(prompts, FileRows):
-        return prompts.hold_out(num_val, seed, source)
-    rows: dict[str, list[int]] = {}
-    for i, prompt in enumerate(prompts):
-        rows.setdefault(repr((prompt.text, prompt.messages)), []).append(i)
-    groups = list(rows.values())
-    val_rows: set[int] = set()
-    for group in Random(seed).sample(groups, len(groups)):
-        if len(val_rows) + len(group) <= num_val:
-            val_rows.update(group)
-    if len(val_rows) < num_val or len(val_rows) == len(prompts):
-        # all rows of a question are held out or none
-        smallest = min(map(len, groups), default=0)
-        possible = len(val_rows) or smallest
-        if possible == len(prompts):
-            possible = max(1, len(prompts) // 10) if len(groups) == len(prompts) else smallest
-        advice = f"data.num_val={possible}" if possible < len(prompts) else "a smaller data.num_val"
+        questions = prompts.facts.questions[prompts.positions]
+        draws = Random(seed).sample(range(num_rows), min(num_rows, 100 * num_val))
+    else:
+        questions = np.array([hash(question_of(prompt)) for prompt in prompts])
+        firsts = np.sort(np.unique(questions, return_index=True)[1]).tolist()
+        draws = Random(seed).sample(firsts, len(firsts))
+    _, group_of, sizes = np.unique(questions, return_inverse=True, return_counts=True)
+    held_out: set[int] = set()
+    num_held_out = 0
+    for group in group_of[draws].tolist():
+        if group not in held_out and num_held_out + sizes[group] <= num_val:
+            held_out.add(group)
+            num_held_out += int(sizes[group])
+    if num_held_out < num_val or num_held_out == num_rows:
+        smallest = sizes.min() if len(sizes) < num_rows else max(1, num_rows // 10)
+        possible = num_held_out % num_rows or smallest
+        advice = f"data.num_val={possible}" if possible < num_rows else "a smaller data.num_val"
         raise UserError(
-            f"{source}: cannot hold out data.num_val={num_val} of {len(prompts)} rows with "
-            f"{len(rows)} different questions; type {advice}"
+            f"{source}: cannot hold out data.num_val={num_val} of {num_rows} rows with "
+            f"{len(sizes)} different questions; type {advice}"
         )
-    train = [prompt for i, prompt in enumerate(prompts) if i not in val_rows]
-    return train, [prompts[i] for i in sorted(val_rows)]
+    is_val = np.isin(group_of, list(held_out))
+    val = [prompts[i] for i in np.flatnonzero(is_val).tolist()]
+    return select(prompts, np.flatnonzero(~is_val)), val
 
 
 def open_rows(source: str, split: str, advice: str = ADVICE) -> Source:
