@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
 from string import Formatter
 from types import ModuleType
 from typing import Any
@@ -183,7 +182,7 @@ def render(template: str, values: Mapping[str, Any], field: str) -> str:
     braces."""
     hint = "write a literal brace twice, as in \\boxed{{}}"
     try:
-        parts = _parse(template)
+        parts = list(Formatter().parse(template))
     except ValueError as e:
         raise UserError(f"data.{field}={template!r}: {e}; {hint}") from e
     for _, name, spec, conversion in parts:
@@ -199,11 +198,6 @@ def render(template: str, values: Mapping[str, Any], field: str) -> str:
     return "".join(
         literal if name is None else f"{literal}{values[name]}" for literal, name, *_ in parts
     )
-
-
-@lru_cache
-def _parse(template: str) -> tuple[tuple[str, str | None, str | None, str | None], ...]:
-    return tuple(Formatter().parse(template))
 
 
 def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[str, Any]:
