@@ -31,17 +31,9 @@ Temperature = Annotated[
 """Type of the temperature of an engine."""
 MAX_CHARACTERS = 160
 """Characters of an engine's text that an error message keeps."""
+Request = tuple[list[int], dict[str, Any]]
+"""Token ids of a context, and the fields of `vllm.SamplingParams` for all its continuations."""
 E = TypeVar("E")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """All continuations of one context."""
-
-    tokens: Sequence[int]
-    """Token ids of the context."""
-    settings: dict[str, Any]
-    """Fields of `vllm.SamplingParams`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +152,7 @@ def extend(
     requests = []
     for context in contexts:
         settings = sampling_settings(rollout, context, iteration)
-        requests.append(Request(context.tokens, settings))
+        requests.append((list(context.tokens), settings))
     num_rows = sum(len(context.samples) for context in contexts)
     completions = engine.complete(requests, Progress(rollout.on_tokens, num_rows))
     continuations = []

@@ -233,11 +233,9 @@ class InProcess:
         ids = list(map(str, range(len(requests))))
         with _outside_of_training():
             try:
-                for name, request in zip(ids, requests, strict=True):
-                    settings = SamplingParams(
-                        **request.settings, output_kind=RequestOutputKind.FINAL_ONLY
-                    )
-                    engine.add_request(name, tokens_input(list(request.tokens)), settings)
+                for name, (tokens, fields) in zip(ids, requests, strict=True):
+                    settings = SamplingParams(**fields, output_kind=RequestOutputKind.FINAL_ONLY)
+                    engine.add_request(name, tokens_input(tokens), settings)
                 while len(done) < len(ids):
                     rows: list[Completion] = []
                     for output in engine.step():

@@ -225,7 +225,8 @@ class Servers:
         return [done[i] for i in range(len(requests))]
 
     def _respond(self, url: str, request: Request, stop: threading.Event) -> list[Completion]:
-        body = {"token_ids": list(request.tokens), "sampling_params": request.settings}
+        tokens, settings = request
+        body: dict[str, object] = {"token_ids": tokens, "sampling_params": settings}
         if self.settings.adapter_only:
             body["model"] = self.version
         endpoint = self._endpoint(url, "/inference/v1/generate")
@@ -311,26 +312,24 @@ class Servers:
 
     def _load(self, folder: str, url: str) -> str:
         """Make a server load the weights in a folder. Returns the problem, or ""."""
-        transfer = _Call(
-            "/collective_rpc",
-            {"method": "reload_weights", "kwargs": {"weights_path": folder}},
-            _check_success,
-        )
+        calls: list[tuple[str, dict[str, object], Callable[[Endpoint, bytes], None]]] = [
+            (
+                "/collective_rpc",
+                {"method": "reload_weights", "kwargs": {"weights_path": folder}},
+                _check_success,
+            ),
+            ("/reset_prefix_cache", {}, _check_success),
+            ("/update_weight_version", {"new_version": self.version}, _check_success),
+        ]
         if self.settings.adapter_only:
             # A new name each time: vLLM reads an adapter that is replaced in place again from its
             # folder, with each request. It keeps the last one in memory.
             adapter: dict[str, object] = {"lora_name": self.version, "lora_path": folder}
-            transfer = _Call("/v1/load_lora_adapter", adapter, _check_loaded)
-        calls = [
-            transfer,
-            _Call("/reset_prefix_cache", {}, _check_success),
-            _Call("/update_weight_version", {"new_version": self.version}, _check_success),
-        ]
+            calls[0] = ("/v1/load_lora_adapter", adapter, _check_loaded)
         try:
-            for call in calls:
-                endpoint = self._endpoint(url, call.path)
+            for path, body, check in calls:
                 try:
-                    self._ask(endpoint, call.body, call.read, threading.Event())
+                    self._ask(self._endpoint(url, path), body, check, threading.Event())
                 except UserError as error:
                     # A repeated call, as the reply to the first was lost.
                     if "has already been loaded" not in str(error.__cause__):
@@ -340,15 +339,6 @@ class Servers:
         except NoReplyError as error:
             return f"{url}: {error}"
         return ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A request for new weights, and the check of its reply."""
-
-    path: str
-    body: dict[str, object]
-    read: Callable[[Endpoint, bytes], None]
 
 
 def _post(endpoint: Endpoint, body: Mapping[str, object]) -> bytes:
