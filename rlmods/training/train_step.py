@@ -1,7 +1,7 @@
 """One optimizer step, whose result does not depend on the microbatches and ranks over which its
 rows are split."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -27,7 +27,6 @@ is divided by these totals. The losses of microbatches and ranks are added, not 
 
 
 R = TypeVar("R", bound="StepRows")
-T = TypeVar("T")
 
 
 class StepRows(Protocol):
@@ -79,15 +78,21 @@ class Microbatches:
 
     def __call__(self, rows: R) -> Iterator[tuple[R, Tensor]]:
         """Yield microbatches and the indices of their rows; an added microbatch has no indices."""
+        for micro, indices, _ in self.with_end(rows):
+            yield micro, indices
+
+    def with_end(self, rows: R) -> Iterator[tuple[R, Tensor, bool]]:
+        """Yield microbatches, the indices of their rows, and True with the last one."""
         chunks = self.chunks(rows)
-        num_added = self.ranks.reduce_count(len(chunks), "max") - len(chunks)
+        num_parts = self.ranks.reduce_count(len(chunks), "max")
+        num_added = num_parts - len(chunks)
         parts = rows.split([*chunks, *chunks[-1:] * num_added])
-        for i, micro in enumerate(parts):
+        for i, micro in enumerate(parts, 1):
             self.timer.advance()
-            if i < len(chunks):
-                yield micro, chunks[i]
+            if i <= len(chunks):
+                yield micro, chunks[i - 1], i == num_parts
             else:
-                yield micro.without_loss(), chunks[-1][:0]
+                yield micro.without_loss(), chunks[-1][:0], i == num_parts
 
     def chunks(self, rows: StepRows) -> list[Tensor]:
         """Return the indices of the rows of each microbatch of this rank."""
@@ -118,19 +123,6 @@ class MicroLoss:
     indices: Tensor
     """Indices of its rows in the source."""
     value: Tensor
-
-
-def _with_end(items: Iterable[T]) -> Iterator[tuple[T, bool]]:
-    """Yield each item, and True with the last one."""
-    iterator = iter(items)
-    try:
-        held = next(iterator)
-    except StopIteration:
-        return
-    for item in iterator:
-        yield held, False
-        held = item
-    yield held, True
 
 
 class TrainStep:
@@ -209,7 +201,7 @@ class TrainStep:
         not add the gradients of other ranks."""
         losses: list[MicroLoss] = []
         for i, source in enumerate(sources):
-            for (micro, indices), ends_source in _with_end(self.microbatches(source.rows)):
+            for micro, indices, ends_source in self.microbatches.with_end(source.rows):
                 is_last = ends_source and i == len(sources) - 1
                 # the next source (PTX) may leave a network without gradients: reduce after each one
                 self.set_all_reduce(ends_source)
