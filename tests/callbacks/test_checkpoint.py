@@ -385,9 +385,6 @@ class TestExport:
 @pytest.mark.parametrize(
     ("invalid", "message"),
     [
-        ({"every": -1}, "every=-1: must be 0 or more"),
-        ({"every_s": 0.0}, "every_s=0.0: must be null or above 0"),
-        ({"best_mode": "highest"}, "best_mode=highest: must be max or min"),
         ({"export": "last"}, "export=last: must be null, all, or best with"),
         ({"export": "best"}, "best with callbacks.checkpoint.best=val/accuracy"),
     ],

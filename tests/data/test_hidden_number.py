@@ -5,7 +5,6 @@ from collections import Counter
 import pytest
 
 from rlmods.data import HiddenNumber
-from rlmods.errors import UserError
 
 
 def test_every_number_occurs_equally_often() -> None:
@@ -40,8 +39,3 @@ def test_demonstrations_are_guesses_after_true_replies(fraction: float) -> None:
             assert response == (low + high) // 2
     assert set(num_turns) >= {0, 1, 2}
     assert [prompt.text for prompt in splits.val] == ["Guess 0 to 9:"] * 5
-
-
-def test_bounds_are_checked() -> None:
-    with pytest.raises(UserError, match=r"data\.high=3: must be above data\.low=3"):
-        HiddenNumber(low=3, high=3)()

@@ -249,9 +249,6 @@ class TestFields:
             ({"url": "localhost:8000"}, "judge.url=http://HOST/v1"),
             ({"model": None}, "judge.model=NAME"),
             ({"template": "{first}"}, "judge.template"),
-            ({"temperature": -1.0}, "judge.temperature=-1.0"),
-            ({"timeout_s": 0.0}, "judge.timeout_s=0.0"),
-            ({"concurrency": 0}, "judge.concurrency=0"),
         ],
     )
     def test_are_validated_on_construction(self, fields, word):

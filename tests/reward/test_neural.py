@@ -227,12 +227,6 @@ class TestRejects:
             in self.error_message(source)
         )
 
-    def test_settings_out_of_range(self, run: str) -> None:
-        with pytest.raises(ValueError, match="k=-1: must be at least 0"):
-            Neural(run, k=-1)
-        with pytest.raises(ValueError, match="token_budget=0: must be at least 1"):
-            Neural(run, token_budget=0)
-
     def test_a_text_that_exceeds_the_context(self, run: str) -> None:
         with pytest.raises(UserError, match="its context is 64"):
             Neural(run)([said("9" * 80)])

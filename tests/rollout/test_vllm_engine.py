@@ -478,22 +478,3 @@ def test_what_is_missing_is_named(policy: Policy, monkeypatch: pytest.MonkeyPatc
         UserError, match=r"^rollout=vllm: vLLM cannot be imported .*: pip install 'rlmods\[vllm\]'"
     ):
         VLLM().check_policy(policy)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"temperature": 0.001},
-            r"rollout\.temperature=0\.001: must be 0 \(greedy\), or at least 0\.01 with vLLM",
-        ),
-        ({"max_tokens": 0}, r"rollout\.max_tokens=0: must be at least 1"),
-        ({"cache_gib": 0}, r"rollout\.cache_gib=0: must be above 0 or null"),
-        ({"max_length": 1}, r"rollout\.max_length=1: must be at least 2 or null"),
-        ({"dtype": "int8"}, r"rollout\.dtype=int8: must be one of float32"),
-        ({"stop": [""]}, r"rollout\.stop=\('',\): must be a list of non-empty strings"),
-    ],
-)
-def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        VLLM(**settings)

@@ -221,22 +221,6 @@ class TestValidation:
         metrics, _ = Validation(reward=judge)(None, Scripted(), fail, PROMPTS, RANK)
         assert metrics["val/accuracy"] == pytest.approx(1 / 3)
 
-    @pytest.mark.parametrize(
-        "wrong",
-        [
-            {"top_p": 0.0},
-            {"top_p": 1.5},
-            {"top_k": -1},
-            {"max_tokens": 0},
-            {"pass_at": [0]},
-            {"pass_at": [3]},
-            {"pass_at": [1.5]},
-        ],
-    )
-    def test_decoding_out_of_bounds(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises((ValueError, UserError), match=rf"validation\.{next(iter(wrong))}"):
-            Validation(samples=2, **wrong)
-
     def test_means_of_the_terms_and_gold(self) -> None:
         def graded(responses: Sequence[Response]) -> Scores:
             terms: dict[str, list[float | None]] = {
