@@ -2,25 +2,20 @@
 chat template."""
 
 import json
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlmods.callbacks import Samples
 from rlmods.environment import Tools
-from rlmods.lab.show import show
 from rlmods.policy import Policy
 from rlmods.reward import Length
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.base import Continuation
 from rlmods.types import Prompt, Response
 from tests.environment import hostile
-from tests.support.control_tokens import SPECIAL, Model
+from tests.support.control_tokens import Model
 from tests.support.tiny_setup import Batch, Splits, fit, learner
 
 CHATML = (
@@ -84,13 +79,8 @@ def policy() -> Policy:
     return made
 
 
-@pytest.fixture(scope="module")
-def trained(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Any, list[dict[str, Any]], list[Response], Path, float]:
-    """An iteration with every hostile tool: the learner, its metrics, its responses, the run
-    directory and the seconds that it took."""
-    folder, responses = tmp_path_factory.mktemp("run"), list[Response]()
+def test_every_result_is_observed_and_every_response_goes_on() -> None:
+    responses = list[Response]()
 
     def keep(scored: list[Response]) -> Any:
         responses.extend(scored)
@@ -102,73 +92,16 @@ def trained(
     model = learner(
         policy=policy(), rollout=rollout, reward=keep, batch=Batch(prompts=2, samples=len(CALLS))
     )
-    start = time.monotonic()
-    rows = fit(model, 1, splits=Splits(PROMPTS, []), callbacks=(Samples(folder / "samples"),))
-    return model, rows, responses, folder, time.monotonic() - start
-
-
-class TestHostileTools:
-    def test_every_result_is_observed_and_every_response_goes_on(self, trained: Any) -> None:
-        model, _, responses, _, _ = trained
-        assert len(responses) == 2 * len(CALLS)
-        for response in responses:
-            name = CALLS[response.meta["sample"]]
-            assert len(response.turns) == 2
-            assert response.text == f"answer {response.meta['sample']}"
-            assert response.finish == "stop"
-            [record] = response.turns[0].calls
-            assert record.result.startswith(RESULTS[name])
-            assert len(record.result) <= 300
-            between = response.tokens[response.turns[0].stop : response.turns[1].start]
-            shown = model.policy.tokenizer.decode(between, clean_up_tokenization_spaces=False)
-            assert (
-                shown == f"\n<|im_start|>tool\n{record.result}<|im_end|>\n<|im_start|>assistant\n"
-            )
-
-    def test_no_result_holds_a_token_of_the_template(self, trained: Any) -> None:
-        model, _, responses, _, _ = trained
-        added = set(model.policy.tokenizer.get_added_vocab().values())
-        template = [
-            model.policy.tokenizer.convert_tokens_to_ids(token)
-            for token in ("<|im_start|>", "<|im_end|>", "<|im_start|>")
-        ]
-        for response in responses:
-            between = response.tokens[response.turns[0].stop : response.turns[1].start]
-            assert [token for token in between if token in added] == template
-        assert any(token in hostile.imitate() for token in SPECIAL)
-
-    def test_observations_have_no_loss(self, trained: Any) -> None:
-        for response in trained[2]:
-            first, last = response.turns
-            assert response.mask == [True] * first.stop + [False] * (last.start - first.stop) + [
-                True
-            ] * (last.stop - last.start)
-            assert not any(response.behavior_logprobs[first.stop : last.start])
-
-    def test_failures_are_metrics(self, trained: Any) -> None:
-        [row] = [row for row in trained[1] if "train/reward" in row]
-        # hang, crash, leave, missing
-        assert row["train/tool_errors"] == pytest.approx(4 / len(CALLS))
-        assert row["train/malformed_calls"] == pytest.approx(1 / len(CALLS))
-        assert row["train/tool_calls"] == 1
-        assert row["train/tool_s"] >= 1 / len(CALLS)
-        assert row["train/observation_tokens"] > 30
-        assert torch.isfinite(
-            torch.tensor([value for value in row.values() if isinstance(value, float)])
-        ).all()
-
-    def test_a_tool_that_hangs_holds_up_no_more_than_its_limit(self, trained: Any) -> None:
-        """Two responses call it."""
-        assert trained[4] < 60
-
-    def test_records_can_be_read_and_printed(self, trained: Any) -> None:
-        folder = trained[3]
-        rows = [
-            json.loads(line)
-            for line in (folder / "samples" / "iteration_000001.jsonl")
-            .read_text(encoding="utf-8")
-            .splitlines()
-        ]
-        assert {row["turns"][0]["calls"][0]["name"] for row in rows} == {*CALLS[:-1], ""}
-        printed = show(folder, "1", "p0")
-        assert not set(printed) & {"\x00", "\x1b", "\ufffe"}
+    fit(model, 1, splits=Splits(PROMPTS, []))
+    assert len(responses) == 2 * len(CALLS)
+    for response in responses:
+        name = CALLS[response.meta["sample"]]
+        assert len(response.turns) == 2
+        assert response.text == f"answer {response.meta['sample']}"
+        assert response.finish == "stop"
+        [record] = response.turns[0].calls
+        assert record.result.startswith(RESULTS[name])
+        assert len(record.result) <= 300
+        between = response.tokens[response.turns[0].stop : response.turns[1].start]
+        shown = model.policy.tokenizer.decode(between, clean_up_tokenization_spaces=False)
+        assert shown == f"\n<|im_start|>tool\n{record.result}<|im_end|>\n<|im_start|>assistant\n"

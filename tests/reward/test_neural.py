@@ -89,15 +89,6 @@ class TestEnsemble:
 
 
 class TestNeural:
-    @pytest.mark.parametrize("budget", [1, 40, 8192])
-    def test_scores_do_not_depend_on_the_batch(self, run: str, budget: int) -> None:
-        expected = [expected_score(run, response) for response in RESPONSES]
-        assert len(set(expected)) == 4
-        reward = Neural(run, token_budget=budget)
-        assert list(reward(RESPONSES)) == pytest.approx(expected, abs=2e-5)
-        assert list(reward(RESPONSES[::-1])) == pytest.approx(expected[::-1], abs=2e-5)
-        assert list(reward(RESPONSES[2:3])) == pytest.approx(expected[2:3], abs=2e-5)
-
     @pytest.mark.parametrize("pooling", POOLINGS)
     def test_uses_the_pooling_of_its_training(self, pooling: str, tmp_path: Path) -> None:
         source = save(tmp_path, kind="reward", pooling=pooling, offset=-1.5)
@@ -216,9 +207,7 @@ class TestRejects:
         assert "algo=reward_model" in message
 
     def test_a_model_that_does_not_exist(self, run: str) -> None:
-        assert "no reward model at 'runs/mistyped/x'" in self.error_message("runs/mistyped/x")
         assert "no reward model at 'nothing'" in self.error_message([run, "nothing"])
-        assert Neural("owner/name").sources == ["owner/name"]
 
     def test_a_process_reward_model(self, tmp_path: Path) -> None:
         source = save(tmp_path, kind="process")
@@ -226,10 +215,6 @@ class TestRejects:
             f"type reward=process reward.terms.process.reward.model={source}"
             in self.error_message(source)
         )
-
-    def test_a_text_that_exceeds_the_context(self, run: str) -> None:
-        with pytest.raises(UserError, match="its context is 64"):
-            Neural(run)([said("9" * 80)])
 
 
 class TestOption:

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import hashlib
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from torch import nn
 from rlmods.errors import UserError
 from rlmods.ops import keyed_uniforms
 from rlmods.policy import Tiny
-from rlmods.policy.base import Policy
 from rlmods.policy.linear import packed_weight
 from rlmods.protocols import Rollout
 from rlmods.rollout import Local, local
@@ -52,29 +50,6 @@ def test_logprobs_equal_teacher_forcing(name, temperature):
     assert_agrees(policy, responses, temperature)
     assert [r.prompt for r in responses] == [p for p in RAGGED for _ in range(4)]
     assert [r.meta for r in responses[:5]] == [{"sample": i % 4, "iteration": 0} for i in range(5)]
-
-
-def test_logprobs_equal_those_of_the_trainer():
-    """`Policy.forward` on right-padded rows, as in the loss."""
-    ids = {"eos_token_id": EOS_A, "pad_token_id": PAD, "all_special_ids": []}
-    tokenizer = SimpleNamespace(**ids, added_tokens_decoder={})
-    policy = Policy(llama(), tokenizer)
-    policy.encode = TinyPolicy.encode.__get__(policy)
-    policy.decode = TinyPolicy.decode.__get__(policy)
-    rows = sample(policy, temperature=0.6)
-    tokens = torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor([*r.prompt_tokens, *r.tokens]) for r in rows], batch_first=True
-    )
-    mask = torch.zeros(tokens.shape, dtype=torch.bool)
-    for i, r in enumerate(rows):
-        mask[i, len(r.prompt_tokens) : len(r.prompt_tokens) + len(r.tokens)] = True
-    logprobs = policy(tokens, mask, temperature=0.6).logprobs
-    torch.testing.assert_close(
-        logprobs[mask],
-        torch.tensor([x for r in rows for x in r.behavior_logprobs]),
-        rtol=0,
-        atol=1e-4,
-    )
 
 
 @needs_onednn
