@@ -168,22 +168,6 @@ class TestAnswers:
 
 
 class TestKeys:
-    @pytest.mark.parametrize(
-        "path", [CHAT, "/completions", "/responses", "/models", "/nothing", "/../../x"]
-    )
-    @pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer no"}, {"Authorization": "x"}])
-    def test_others_get_401_and_nothing_else(
-        self, server: Server, path: str, header: dict[str, str]
-    ) -> None:
-        refused = server.endpoint.refused
-        before = refused["had no key of a running session"]
-        for method in ("GET", "POST"):
-            reply = httpx2.request(method, server.endpoint.base_url + path, headers=header)
-            assert reply.status_code == 401
-            assert list(reply.json()) == ["error"]
-        assert refused["had no key of a running session"] == before + 2
-        assert server.asked == []
-
     def test_of_an_ended_session(self, server: Server) -> None:
         server.session.end(Outcome())
         assert server.send({"messages": MESSAGES}).status_code == 401
@@ -193,52 +177,6 @@ class TestKeys:
             head = f"POST /v1{CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n"
             connection.sendall(head.encode())
             assert b"401" in connection.recv(100)
-
-
-MESSAGES_FORM = "messages: must be one or more objects with"
-TOOLS_FORM = "tools: must be a list of"
-BAD_BODIES: dict[str, tuple[Any, str]] = {
-    "nothing": ({}, MESSAGES_FORM),
-    "no list": ({"messages": "x"}, MESSAGES_FORM),
-    "a number": ({"messages": [1]}, MESSAGES_FORM),
-    "a role": ({"messages": [{"role": "usr", "content": ""}]}, "did you mean user"),
-    "an image": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, MESSAGES_FORM),
-    "a call": ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, MESSAGES_FORM),
-    "n": ({"messages": MESSAGES, "n": 1000}, "n: must be from 1 to 128"),
-    "a truth": ({"messages": MESSAGES, "n": True}, "n: must be a whole number"),
-    "no tokens": ({"messages": MESSAGES, "max_tokens": 0}, "max_tokens: must be at least 1"),
-    "stop": ({"messages": MESSAGES, "stop": [1]}, "stop: must be a text, or a list"),
-    "an empty stop": ({"messages": MESSAGES, "stop": [""]}, "stop: must be a text, or a list"),
-    "tools": ({"messages": MESSAGES, "tools": "x"}, TOOLS_FORM),
-    "no tool": ({"messages": MESSAGES, "tools": [{"type": "function"}]}, TOOLS_FORM),
-    "parameters": (
-        {"messages": MESSAGES, "tools": [{"function": {"name": "f", "parameters": [1]}}]},
-        TOOLS_FORM,
-    ),
-    "required": (
-        {
-            "messages": MESSAGES,
-            "tools": [{"function": {"name": "f", "parameters": {"required": ["x"]}}}],
-        },
-        TOOLS_FORM,
-    ),
-    "a list": ([], "the body is not a JSON object"),
-    "depth": (
-        {"messages": MESSAGES, "metadata": json.loads("[" * 80 + "]" * 80)},
-        "nested deeper than 64",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD_BODIES)
-def test_a_bad_body_is_one_line(server: Server, name: str) -> None:
-    body, text = BAD_BODIES[name]
-    reply = server.send(body)
-    message = reply.json()["error"]["message"]
-    assert reply.status_code == 400
-    assert text in message
-    assert "\n" not in message
-    assert server.asked == []
 
 
 @contextmanager
@@ -256,26 +194,17 @@ def head(server: Server, length: int) -> bytes:
     ).encode()
 
 
+@pytest.fixture
+def served(server: Server, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A client that behaves is served afterwards, and nothing was logged."""
+    yield
+    assert caplog.get_records("call") == []
+    assert server.send({"messages": MESSAGES}).json()["choices"][0]["message"]["content"] == "2"
+
+
+@pytest.mark.usefixtures("served")
 class TestHostile:
     """Whatever others send, a client that behaves is served."""
-
-    @pytest.fixture(autouse=True)
-    def served(self, server: Server, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-        yield
-        assert caplog.get_records("call") == []
-        assert server.send({"messages": MESSAGES}).json()["choices"][0]["message"]["content"] == "2"
-
-    @pytest.mark.parametrize(
-        "data",
-        [b"", b"\x00" * 100, b"GET", b"POST /v1 HTTP/9\r\n\r\n", b"\r\n" * 1000, b"A" * 100_000],
-        ids=repr,
-    )
-    def test_bytes_that_are_no_request(self, server: Server, data: bytes) -> None:
-        with raw(server) as connection, suppress(OSError):
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-            connection.settimeout(2)
-            connection.recv(100)
 
     def test_a_huge_body(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         with raw(server) as connection:
@@ -366,7 +295,6 @@ BAD_JSON: dict[str, str | bytes] = {
     "true": "true",
     "a number": "1",
     "a text": '"x"',
-    "a list": "[]",
     "a list of objects": "[{}]",
     "half": '{"messages": [',
     "two objects": "{}{}",
@@ -398,6 +326,39 @@ BAD_JSON: dict[str, str | bytes] = {
     "tools of numbers": GOOD[:-1] + ', "tools": [1]}',
     "a number of 5,000 digits": GOOD[:-1] + ', "n": ' + "9" * 5000 + "}",
 }
+MESSAGES_FORM = "messages: must be one or more objects with"
+TOOLS_FORM = "tools: must be a list of"
+BAD_BODIES: dict[str, tuple[Any, str]] = {  # and what they are told
+    "an empty object": ({}, MESSAGES_FORM),
+    "no list": ({"messages": "x"}, MESSAGES_FORM),
+    "a message that is a number": ({"messages": [1]}, MESSAGES_FORM),
+    "a role": ({"messages": [{"role": "usr", "content": ""}]}, "did you mean user"),
+    "an image": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, MESSAGES_FORM),
+    "a call": ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, MESSAGES_FORM),
+    "n": ({"messages": MESSAGES, "n": 1000}, "n: must be from 1 to 128"),
+    "a truth": ({"messages": MESSAGES, "n": True}, "n: must be a whole number"),
+    "no tokens": ({"messages": MESSAGES, "max_tokens": 0}, "max_tokens: must be at least 1"),
+    "stop": ({"messages": MESSAGES, "stop": [1]}, "stop: must be a text, or a list"),
+    "an empty stop": ({"messages": MESSAGES, "stop": [""]}, "stop: must be a text, or a list"),
+    "tools": ({"messages": MESSAGES, "tools": "x"}, TOOLS_FORM),
+    "no tool": ({"messages": MESSAGES, "tools": [{"type": "function"}]}, TOOLS_FORM),
+    "parameters": (
+        {"messages": MESSAGES, "tools": [{"function": {"name": "f", "parameters": [1]}}]},
+        TOOLS_FORM,
+    ),
+    "required": (
+        {
+            "messages": MESSAGES,
+            "tools": [{"function": {"name": "f", "parameters": {"required": ["x"]}}}],
+        },
+        TOOLS_FORM,
+    ),
+    "a list": ([], "the body is not a JSON object"),
+    "a field of depth 80": (
+        {"messages": MESSAGES, "metadata": json.loads("[" * 80 + "]" * 80)},
+        "nested deeper than 64",
+    ),
+}
 WRONG_HEADS = {
     "DELETE": f"DELETE /v1{CHAT} HTTP/1.1",
     "PUT": f"PUT /v1{CHAT} HTTP/1.1",
@@ -409,6 +370,7 @@ WRONG_HEADS = {
     "an escaped path": "GET /v1/%2e%2e/%00 HTTP/1.1",
     "an unknown method": f"FLOOD /v1{CHAT} HTTP/1.1",
 }
+PATHS = (CHAT, "/completions", "/responses", "/models", "/nothing", "/../../x")
 FLOODS = {
     "many headers": [f"X-{i}: {'x' * 100}" for i in range(5000)],
     "a long header": ["X-A: " + "x" * 100_000],
@@ -416,6 +378,14 @@ FLOODS = {
     "a length below 0": ["Content-Length: -1"],
     "an unknown coding": ["Transfer-Encoding: x"],
     "a header without a colon": ["X"],
+}
+NO_REQUESTS = {
+    "nothing": b"",
+    "zeros": b"\x00" * 100,
+    "a method": b"GET",
+    "another version": b"POST /v1 HTTP/9\r\n\r\n",
+    "empty lines": b"\r\n" * 1000,
+    "a long line": b"A" * 100_000,
 }
 
 
@@ -436,13 +406,9 @@ def status_of(reply: bytes) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("served")
 class TestSixtyHostileClients:
     """All at once, beside a client that behaves: each gets one line, and nothing is mixed up."""
-
-    @pytest.fixture(autouse=True)
-    def quiet(self, server: Server, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-        yield
-        assert caplog.get_records("call") == []
 
     def send(self, server: Server, requests: dict[str, bytes]) -> dict[str, bytes]:
         """Return the reply to each, sent at once while another client asks forty times."""
@@ -460,50 +426,40 @@ class TestSixtyHostileClients:
         assert len(server.asked) == 40
         return replies
 
-    def assert_one_line(self, reply: bytes) -> None:
-        [message] = [json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["message"]]
+    def assert_one_line(self, reply: bytes, text: str = "") -> None:
+        message = json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["message"]
         assert message
+        assert text in message
         assert "\n" not in message
 
     def test_with_wrong_keys(self, server: Server) -> None:
         requests = {name: request(key, GOOD, POST, CLOSE) for name, key in WRONG_KEYS.items()}
+        for path in PATHS:
+            for method in ("GET", "POST"):
+                head = f"{method} /v1{path} HTTP/1.1"
+                requests[head] = request("x", "", head, CLOSE)
+        refused = server.endpoint.refused
+        before = refused["had no key of a running session"]
         for name, reply in self.send(server, requests).items():
             assert status_of(reply) == 401, name
             self.assert_one_line(reply)
+        assert refused["had no key of a running session"] == before + len(requests)
 
     def test_with_bad_bodies(self, server: Server) -> None:
-        requests = {name: request(OWN, body, POST, CLOSE) for name, body in BAD_JSON.items()}
+        bodies = BAD_JSON | {name: json.dumps(body) for name, (body, _) in BAD_BODIES.items()}
+        requests = {name: request(OWN, body, POST, CLOSE) for name, body in bodies.items()}
         for name, reply in self.send(server, requests).items():
             assert status_of(reply) == 400, name
-            self.assert_one_line(reply)
+            _, text = BAD_BODIES.get(name, (None, ""))
+            self.assert_one_line(reply, text)
 
     def test_with_bad_heads(self, server: Server) -> None:
         requests = {name: request(OWN, GOOD, head, CLOSE) for name, head in WRONG_HEADS.items()}
         for name, lines in FLOODS.items():
             requests[name] = request(OWN, "", POST, CLOSE, *lines)
+        requests |= NO_REQUESTS
         for name, reply in self.send(server, requests).items():
             assert status_of(reply) in (0, 400, 404, 405), name
-
-    def test_answers_of_pipelined_requests_keep_their_order(self, server: Server) -> None:
-        bodies = [json.dumps({"model": str(i), "messages": MESSAGES}) for i in range(20)]
-        replies = exchange_pipelined(server, bodies)
-        assert [reply["model"] for reply in replies] == [str(i) for i in range(20)]
-
-
-def exchange_pipelined(server: Server, bodies: list[str]) -> list[Any]:
-    """Return the bodies of the replies to requests that are sent at once by one connection."""
-    with raw(server) as connection:
-        data = b"".join(request(OWN, body) for body in bodies)
-        connection.sendall(data.replace(b"{key}", server.key.encode()))
-        replies = []
-        with connection.makefile("rb") as received:
-            for _ in bodies:
-                length = 0
-                for line in iter(received.readline, b"\r\n"):
-                    name, _, value = line.partition(b": ")
-                    length = int(value) if name == b"Content-Length" else length
-                replies.append(json.loads(received.read(length)))
-    return replies
 
 
 def wait_until(condition: Any) -> None:
