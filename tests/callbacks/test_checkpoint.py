@@ -91,17 +91,6 @@ class TestFullDisk:
             if "checkpoint/failures" in row
         ] == [(4, 1), (5, 2)]
 
-    def test_fails_the_run_if_the_last_checkpoint_fails(self, tmp_path: Path) -> None:
-        reason = r"\(No space left on device\), the newest checkpoint is of iteration 2"
-        message = rf"iteration 3 was not saved {reason}: make room in .*resume=auto"
-        with (
-            pytest.warns(UserWarning, match="was not saved"),
-            pytest.raises(UserError, match=message) as error,
-        ):
-            fit(Tiny(), 3, [IterationCheckpoint(tmp_path, every=2), DiskFull([3])])
-        assert "\n" not in str(error.value)
-        assert names(tmp_path) == ["iteration_000002.ckpt"]
-
     def test_removes_the_folder_of_a_sharded_checkpoint(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

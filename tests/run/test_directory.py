@@ -80,6 +80,8 @@ class TestNew:
         run = RunDir.open(config(tmp_path / "run"))
         assert (run.checkpoint, run.iteration) == (None, -1)
         assert sorted(files(run.path)) == [".lock", "config.yaml", "sources.txt", "versions.txt"]
+        owner = f"process {os.getpid()} on {socket.gethostname()}\n"
+        assert (run.path / LOCK_FILE).read_text() == owner
         saved = OmegaConf.load(run.path / "config.yaml")
         assert (saved.ratio.low, saved.export) == (0.2, f"{run.path}/export")
         lines = (run.path / "versions.txt").read_text().splitlines()
@@ -147,10 +149,13 @@ class TestNew:
             return {line.split()[1]: line.split()[0] for line in lines}
 
         before = sources("a")
+        assert directory.changed_plugins(tmp_path / "a") == []
         assert {"rlmods/run/directory.py", "rlmods/ratio/clipped.py"} <= before.keys()
         plugin.write_text("x = 2\n")
         after = sources("b")
         assert [name for name in before if before[name] != after[name]] == [plugin.name]
+        assert directory.changed_plugins(tmp_path / "a") == [plugin.name]
+        assert directory.changed_plugins(tmp_path) == []
 
 
 class TestResume:
@@ -324,12 +329,6 @@ class TestRanks:
         assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a0", "b0"]
 
 
-def test_the_lock_file_names_the_process(tmp_path: Path) -> None:
-    path = RunDir.open(config(tmp_path / "run")).path
-    owner = f"process {os.getpid()} on {socket.gethostname()}\n"
-    assert (path / LOCK_FILE).read_text() == owner
-
-
 @pytest.mark.slow
 class TestLock:
     def test_directory_in_use_is_rejected_and_unchanged(
@@ -367,17 +366,3 @@ class TestLock:
         monkeypatch.setattr(fcntl, "flock", unsupported)
         with pytest.warns(UserWarning, match="has no locks"):
             directory.acquire(tmp_path)
-
-
-def test_sources_of_plugins_that_have_changed_since(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_part.py").write_text("class Part: ...\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    __import__("my_part")
-    settings = config(tmp_path / "run", ratio={"_target_": "my_part.Part"})
-    run = RunDir.open(settings)
-    assert directory.changed_plugins(run.path) == []
-    (tmp_path / "my_part.py").write_text("class Part: ...  # another one\n")
-    assert directory.changed_plugins(run.path) == ["my_part.py"]
-    assert directory.changed_plugins(tmp_path) == []
