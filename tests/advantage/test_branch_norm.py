@@ -51,23 +51,6 @@ class TestHard:
         assert torch.equal(estimate(BranchNorm(), f), expected)
         assert torch.equal(BranchNorm()(f.rewards, f.mask, f.group).advantages, expected)
 
-    @few
-    @given(forests)
-    def test_values_in_masked_slots_change_no_bit(self, drawn: tuple[int, float]) -> None:
-        f = forest(*drawn)
-        assert torch.equal(estimate(BranchNorm(), f), estimate(BranchNorm(), f.poisoned()))
-        assert (estimate(BranchNorm(), f)[~f.mask] == 0).all()
-
-    @few
-    @given(forests, st.integers(0, 10**6))
-    def test_the_order_of_the_rows_changes_nothing(
-        self, drawn: tuple[int, float], seed: int
-    ) -> None:
-        f = forest(*drawn)
-        order = torch.randperm(len(f.mask), generator=torch.Generator().manual_seed(seed))
-        in_order = estimate(BranchNorm(), f)[order]
-        torch.testing.assert_close(estimate(BranchNorm(), f.select(order)), in_order)
-
     def test_origins_of_other_groups_are_other_responses(self) -> None:
         """Two prompts with equal origins: the advantages are those of each prompt alone."""
         f = forest(3)

@@ -1,10 +1,12 @@
 """What estimators declare to the rules and to the loop is what they do."""
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from rlmods import advantage
@@ -31,7 +33,7 @@ from rlmods.advantage import (
 )
 from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.ops import differs_by_token
-from tests.support.batches import Batch, batch
+from tests.support.batches import Batch, batch, batches, few
 
 PARTS: dict[str, Any] = {
     "ema": EMA,
@@ -67,6 +69,11 @@ def needs(name: str) -> AdvantageNeeds:
     return needs_of(PARTS[name](), AdvantageNeeds)
 
 
+def of_response(x: Tensor, mask: Tensor) -> Tensor:
+    """Two columns with the largest absolute value of each response."""
+    return torch.where(mask, x.abs(), 0).amax(1, keepdim=True).expand(-1, 2)
+
+
 def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tensor:
     """Advantages before normalisation over the batch."""
     part = make()
@@ -81,7 +88,7 @@ def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tenso
     if needs_of(part, AdvantageNeeds).teacher:
         options = {"teacher_log_ratio": b.values}
     if needs_of(part, AdvantageNeeds).terms:
-        options = {"terms": scale * rewards[:, :2], "weights": torch.ones(2)}
+        options = {"terms": scale * of_response(rewards, b.mask), "weights": torch.ones(2)}
     # all responses to a prompt share their first two columns
     if needs_of(part, AdvantageNeeds).branches:
         options = {
@@ -89,11 +96,9 @@ def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tenso
                 torch.arange(b.mask.shape[1]) < 2, 0, torch.arange(len(b.mask))[:, None]
             )
         }
-    values = (
-        b.values
-        if not needs_of(part, AdvantageNeeds).greedy
-        else b.values[:, :1].expand_as(b.values)
-    )
+    values = b.values
+    if needs_of(part, AdvantageNeeds).greedy:
+        values = of_response(b.values, b.mask)[:, :1].expand_as(b.values)
     advantages: Tensor = getattr(part, "estimate", part)(
         scale * rewards, b.mask, b.group, scale * values, **options
     ).advantages
@@ -102,7 +107,15 @@ def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tenso
 
 B = batch(9, 6, seed=3)
 B = replace(B, rewards=B.rewards.abs())  # max_rl divides by the mean reward
-OUTCOME = torch.where(B.mask & (B.mask.cumsum(1) == B.mask.sum(1, keepdim=True)), B.rewards, 0)
+
+
+def outcome(b: Batch) -> Tensor:
+    """Rewards on the last token of each response."""
+    is_last = b.mask & (b.mask.cumsum(1) == b.mask.sum(1, keepdim=True))
+    return torch.where(is_last, b.rewards, 0)
+
+
+OUTCOME = outcome(B)
 
 
 def test_every_estimator_is_here() -> None:
@@ -110,14 +123,41 @@ def test_every_estimator_is_here() -> None:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_advantages_of_masked_slots_are_0(name: str) -> None:
-    advantages = estimates(PARTS[name], B, OUTCOME)
-    assert (advantages[~B.mask] == 0).all()
+@few
+@given(batches)
+def test_values_in_masked_slots_change_no_bit(name: str, b: Batch) -> None:
+    b = replace(b, rewards=b.rewards.abs())
+    poisoned = b.poisoned()
+    found = estimates(PARTS[name], poisoned, poisoned.rewards)
+    assert torch.equal(found, estimates(PARTS[name], b, b.rewards))
+    assert (found[~b.mask] == 0).all()
+
+
+@pytest.mark.parametrize("name", PARTS)
+@few
+@given(batches, st.randoms())
+def test_the_order_of_the_rows_changes_nothing(name: str, b: Batch, random: Random) -> None:
+    b = replace(b, rewards=b.rewards.abs())
+    order = torch.tensor(random.sample(range(len(b.mask)), len(b.mask)))
+    shuffled = b.select(order)
+    found = estimates(PARTS[name], shuffled, shuffled.rewards)
+    torch.testing.assert_close(found, estimates(PARTS[name], b, b.rewards)[order])
+
+
+@pytest.mark.parametrize("name", PARTS)
+@few
+@given(batches, st.integers(1, 4))
+def test_padding_changes_no_bit(name: str, b: Batch, columns: int) -> None:
+    b = replace(b, rewards=b.rewards.abs())
+    wide = b.padded(columns)
+    found = estimates(PARTS[name], wide, outcome(wide))
+    assert torch.equal(found[:, : b.mask.shape[1]], estimates(PARTS[name], b, outcome(b)))
 
 
 GROUP_BASELINES = [
     "branch_hard",
     "branch_soft",
+    "gdpo",
     "group_mean",
     "group_norm",
     "group_norm_by_batch",

@@ -81,18 +81,6 @@ def test_one_term_is_group_norm_divided_by_the_std_of_the_batch() -> None:
     )
 
 
-def test_equal_scores_of_every_term_give_exactly_0() -> None:
-    terms, mask = (
-        torch.tensor([[0.95, 0.1]] * 4 + [[0.95, 0.1], [0.95, 0.3]]),
-        torch.ones(6, 2, dtype=torch.bool),
-    )
-    found = GDPO()(
-        torch.zeros(6, 2), mask, torch.tensor([0, 0, 0, 0, 1, 1]), None, terms, torch.ones(2)
-    ).advantages
-    assert (found[:4] == 0).all()
-    assert (found[4:] != 0).all()
-
-
 def test_two_ranks_share_the_standard_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
     b = batch(12, 4, seed=3)
     terms, first = terms_of(b), b.group < 993
