@@ -95,6 +95,7 @@ class TestRows:
         for row, original in zip(rows, read_rows(tmp_path / "candidates.jsonl"), strict=True):
             assert {key: row[key] for key in original} == original
             assert row["judge"] == {"_target_": "rlmods.judge.Rule", "reward": None, "tie": 0.0}
+            assert row["keep_ties"] is True
         assert summary == {
             "out": f"{tmp_path}/out.jsonl",
             "rows": 5,
@@ -238,17 +239,6 @@ class TestInterruption:
         ):
             label(source, llm(server, f"out={tmp_path}/out.jsonl"))
         assert not list(tmp_path.glob("out.jsonl*"))
-
-    @pytest.mark.parametrize(
-        "typed", [["judge.tie=0.5"], ["+reward@judge.reward=format"], ["keep_ties=false"]]
-    )
-    def test_another_judge_is_refused(self, typed, source, tmp_path):
-        out = tmp_path / "out.jsonl"
-        label(source, [f"out={out}"])
-        before = out.read_bytes()
-        with pytest.raises(UserError, match=r"was written with .*another out=FILE"):
-            label(source, [f"out={out}", *typed])
-        assert out.read_bytes() == before
 
     def test_a_labelled_file_can_be_labelled_again(self, source, tmp_path):
         first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
