@@ -347,13 +347,14 @@ class TestDrawing:
         """The same from the batch, by turn."""
         assert rows.term_advantages is not None
         assert rows.trained is not None
-        by_tokens = {}
+        by_tokens: dict[tuple[int, ...], int] = {}
         for i, (ids, length) in enumerate(zip(rows.tokens, rows.lengths, strict=True)):
             by_tokens[tuple(ids[:length].tolist())] = i
         num_selected = 0
         found = []
         for sample in samples:
-            [i] = {i for ids, i in by_tokens.items() if is_end(sample["tokens"], ids)}
+            tokens = tuple(sample["tokens"])
+            [i] = {i for ids, i in by_tokens.items() if ids[-len(tokens) :] == tokens}
             first = int(rows.lengths[i]) - len(sample["tokens"])
             for turn in sample["turns"]:
                 columns = range(first + turn["start"], first + turn["stop"])
@@ -389,10 +390,6 @@ class TestDrawing:
         assert again[1]["samples"] == [row for row in saved if row["id"] == prompt]
         with pytest.raises(UserError, match=f"--prompt {prompt}x: did you mean {prompt}"):
             whatif(own, 1, [], prompt=f"{prompt}x")
-
-
-def is_end(tokens: Sequence[int], row: Sequence[int]) -> bool:
-    return list(row[-len(tokens) :]) == tokens
 
 
 FORKED_RUNS = {

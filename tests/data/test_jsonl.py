@@ -3,7 +3,7 @@ import sys
 
 import datasets
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rlmods.data import Jsonl, Preferences
 from rlmods.data.jsonl import hold_out
@@ -255,45 +255,6 @@ def test_files_that_cannot_be_read(tmp_path, write):
         Jsonl(str(tmp_path / "latin.jsonl"))()
     (tmp_path / "bom.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "q", "answer": "a"}\r\n')
     assert Jsonl(str(tmp_path / "bom.jsonl"), num_val=0)().train[0].text == "q"
-
-
-PIECES = st.sampled_from(
-    [
-        b'{"prompt": "q", "answer": "a"}',
-        b'{"prompt": ',
-        b'"q"',
-        b"[",
-        b"]",
-        b"{",
-        b"}",
-        b"\n",
-        b"NaN",
-        b"1e999",
-        b"\\ud800",
-        b"\xff",
-        b",",
-        b"null",
-        b'{"role": "user", "content": "x"}',
-        b'"answer":',
-        b"9" * 5000,
-        b"\x00",
-        b"true",
-    ]
-)
-
-
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(content=st.lists(PIECES, max_size=12).map(b"".join))
-def test_any_file_is_prompts_or_a_one_line_error(content, tmp_path):
-    path = tmp_path / "any.jsonl"
-    path.write_bytes(content)
-    try:
-        assert Jsonl(str(path), num_val=0)().train
-    except UserError as error:
-        assert "\n" not in str(error)  # noqa: PT017
-        assert "any.jsonl" in str(error)  # noqa: PT017
 
 
 ROWS = [{"prompt": f"q{i}", "chosen": "good", "rejected": "bad"} for i in range(4)]

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from rlmods.cli import job
+from rlmods.cli.command import configuration
 from rlmods.errors import UserError
 from rlmods.lab.diff import FirstDifference, causes, diff, text
-from rlmods.run.directory import RUN_DIR_VARIABLE
+from rlmods.run.directory import RUN_DIR_VARIABLE, release
 from rlmods.run.saved import SavedRun
-from tests.support.planted import SETTINGS, named, train
 
 ROW = {
     "id": "p",
@@ -202,8 +203,38 @@ class TestRefusals:
             diff(run, tmp_path)
 
 
-PLANTED = ("rollout.temperature=0.9", "advantage.unbiased=false", "optimizer.lr=0.0002")
-"""Some of the changes of `tests.support.planted`, one for each stage that shows them."""
+BASE = (
+    "algo=grpo",
+    "sampling=fixed",
+    "data.num_train=16",
+    "data.num_val=4",
+    "batch.prompts=4",
+    "batch.samples=4",
+    "batch.minibatches=2",
+    "rollout.max_tokens=8",
+    "optimizer.lr=0.0003",
+    "trainer.accelerator=cpu",
+    "trainer.max_iterations=2",
+    "callbacks.checkpoint.every=1",
+    "callbacks.checkpoint.keep=0",
+    "callbacks.samples.print_every=0",
+    "~logger.tensorboard",
+    "~logger.csv",
+)
+PLANTED = {
+    "rollout.temperature=0.9": "rollout.temperature",
+    "advantage.unbiased=false": "advantage.unbiased",
+    "optimizer.lr=0.0002": "optimizer.lr",
+}
+"""Overrides, one for each stage that shows them, and the setting to name."""
+
+
+def train(folder: Path, *overrides: str) -> Path:
+    """Train in this process, and return the run directory."""
+    words = [*BASE, *overrides, f"run_dir={folder}"]
+    job.train(configuration(words), {}, words)
+    release(folder)
+    return folder
 
 
 @pytest.mark.slow
@@ -214,5 +245,7 @@ def test_planted_changes_of_a_run_are_named(
     base = train(tmp_path / "base")
     shutil.copytree(base, tmp_path / "copy")
     assert diff(base, tmp_path / "copy") == (None, [])
-    for i, override in enumerate(PLANTED):
-        assert named(base, train(tmp_path / f"{i}", override), SETTINGS[override])
+    for i, (override, name) in enumerate(PLANTED.items()):
+        parting, found = diff(base, train(tmp_path / f"{i}", override))
+        assert parting is not None
+        assert found[0].name == name

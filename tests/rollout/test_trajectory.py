@@ -41,18 +41,15 @@ def groups(responses: list[Response], samples: int = 4) -> list[list[Response]]:
     return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
 
-def without_decisions(responses: list[Response]) -> list[Response]:
-    return [
-        replace(r, meta={key: value for key, value in r.meta.items() if key != "decisions"})
-        for r in responses
-    ]
-
-
 class TestLimits:
     def test_without_branches_they_are_independent_responses(self) -> None:
         """Those of a rollout without a rule, although some are sampled after others have ended, in
         batches of other sizes."""
-        expected, found = sample(Echo(), None), without_decisions(sample(Echo(), NEVER))
+        expected = sample(Echo(), None)
+        found = [
+            replace(r, meta={key: r.meta[key] for key in r.meta.keys() - {"decisions"}})
+            for r in sample(Echo(), NEVER)
+        ]
         assert [replace(r, behavior_logprobs=()) for r in found] == [
             replace(r, behavior_logprobs=()) for r in expected
         ]

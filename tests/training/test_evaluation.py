@@ -144,14 +144,15 @@ class TestValidation:
 
     @pytest.mark.parametrize("column", ["extracted", "accuracy/extracted"])
     def test_majority_where_answers_are_extracted(self, column: str) -> None:
-        def voted(responses: Sequence[Response]) -> Scores:
-            return replace(
+        metrics, rows = Validation(samples=3)(
+            None,
+            Scripted(),
+            lambda responses: replace(
                 judge(responses),
                 columns={column: ["2" if r.meta["sample"] < 2 else "3" for r in responses]},
-            )
-
-        metrics, rows = Validation(samples=3)(
-            None, Scripted(), voted, [replace(p, source="a") for p in PROMPTS], RANK
+            ),
+            [replace(p, source="a") for p in PROMPTS],
+            RANK,
         )
         # of the prompts that were graded
         assert metrics["val/maj@3"] == metrics["val/maj@3/a"] == pytest.approx((1 + 0 + 0.5) / 3)
