@@ -104,10 +104,9 @@ class TestCommands:
         }
 
 
-class TestOneStep:
-    def test_named_files_exist(self) -> None:
-        for path in re.findall(r"`(rlmods/[\w/.]+)`", (DOCS / "one_step.md").read_text()):
-            assert (ROOT / path).exists(), path
+def test_files_that_one_step_names_exist() -> None:
+    for path in re.findall(r"`(rlmods/[\w/.]+)`", (DOCS / "one_step.md").read_text()):
+        assert (ROOT / path).exists(), path
 
 
 class TestTuning:

@@ -61,26 +61,25 @@ def test_links_lead_to_pages_anchors_and_files(texts: dict[str, str]) -> None:
     assert not wrong, wrong
 
 
-class TestRewrite:
-    @pytest.mark.parametrize(
-        ("page", "text", "expected"),
-        [
-            ("index.md", "[a](docs/faults.md#signals)", "[a](faults.md#signals)"),
-            ("index.md", "![a](docs/ablation.png)", "![a](ablation.png)"),
-            ("index.md", "[a](CHANGELOG.md)", "[a](changelog.md)"),
-            ("bench/results.md", "[a](../docs/performance.md)", "[a](../performance.md)"),
-            ("settings.md", "[a](../README.md#start)", "[a](index.md#start)"),
-            ("performance.md", "[a](../bench/RESULTS.md)", "[a](bench/results.md)"),
-            ("one_step.md", "[`a.py`](../rlmods/algo/learner.py)", "`a.py`"),
-            (
-                "settings.md",
-                "[a](https://example.com/x.md) [b](#here)",
-                "[a](https://example.com/x.md) [b](#here)",
-            ),
-        ],
-    )
-    def test_links(self, page: str, text: str, expected: str) -> None:
-        assert site.rewrite(text, page) == expected
+@pytest.mark.parametrize(
+    ("page", "text", "expected"),
+    [
+        ("index.md", "[a](docs/faults.md#signals)", "[a](faults.md#signals)"),
+        ("index.md", "![a](docs/ablation.png)", "![a](ablation.png)"),
+        ("index.md", "[a](CHANGELOG.md)", "[a](changelog.md)"),
+        ("bench/results.md", "[a](../docs/performance.md)", "[a](../performance.md)"),
+        ("settings.md", "[a](../README.md#start)", "[a](index.md#start)"),
+        ("performance.md", "[a](../bench/RESULTS.md)", "[a](bench/results.md)"),
+        ("one_step.md", "[`a.py`](../rlmods/algo/learner.py)", "`a.py`"),
+        (
+            "settings.md",
+            "[a](https://example.com/x.md) [b](#here)",
+            "[a](https://example.com/x.md) [b](#here)",
+        ),
+    ],
+)
+def test_links_are_rewritten(page: str, text: str, expected: str) -> None:
+    assert site.rewrite(text, page) == expected
 
 
 class TestGroups:

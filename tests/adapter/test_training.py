@@ -121,20 +121,19 @@ class TestReference:
         assert max(distance[0], distance[2]) < 1e-9 < 1e-4 < min(distance[1], distance[3])
 
 
-class TestCritic:
-    def test_is_a_full_copy_of_the_merged_policy(self) -> None:
-        adapted = ADAPTER["adapter"](policy())
-        adapted.frozen_copy()
-        perturbed(adapted)
-        scalar, merged = ScalarModel.from_policy(adapted), adapted.merged()
-        assert all(x.requires_grad for x in scalar.parameters())
-        assert not any("lora" in name for name, _ in scalar.named_parameters())
-        for name, x in merged.model.base_model.state_dict().items():
-            assert torch.equal(scalar.model.base_model.state_dict()[name], x)
-        assert not torch.equal(
-            scalar.model.model.layers[0].mlp.up_proj.weight,
-            policy().model.model.layers[0].mlp.up_proj.weight,
-        )
+def test_a_critic_is_a_full_copy_of_the_merged_policy() -> None:
+    adapted = ADAPTER["adapter"](policy())
+    adapted.frozen_copy()
+    perturbed(adapted)
+    scalar, merged = ScalarModel.from_policy(adapted), adapted.merged()
+    assert all(x.requires_grad for x in scalar.parameters())
+    assert not any("lora" in name for name, _ in scalar.named_parameters())
+    for name, x in merged.model.base_model.state_dict().items():
+        assert torch.equal(scalar.model.base_model.state_dict()[name], x)
+    assert not torch.equal(
+        scalar.model.model.layers[0].mlp.up_proj.weight,
+        policy().model.model.layers[0].mlp.up_proj.weight,
+    )
 
 
 class TestCheckpoint:

@@ -613,17 +613,16 @@ class TestRewardParts:
         assert not torch.allclose(apart.advantages, merged.advantages, atol=0.1)
 
 
-class TestKL:
-    def test_reference_never_moves_and_is_not_saved(self):
-        made = learner(kl=Penalty("k3", 0.04, "loss"))
-        before = flat(made.reference.policy)
-        rows = fit(made, 3)
-        assert torch.equal(flat(made.reference.policy), before)
-        assert not any(p.requires_grad for p in made.reference.policy.parameters())
-        assert set(made.state_dict()) == {f"policy.{name}" for name in made.policy.state_dict()}
-        assert made.checkpoint.state()["frozen"]["reference"].keys() == {"origin"}
-        assert rows[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
-        assert rows[-1]["train/kl_ref"] > 1e-5
+def test_the_reference_never_moves_and_is_not_saved():
+    made = learner(kl=Penalty("k3", 0.04, "loss"))
+    before = flat(made.reference.policy)
+    rows = fit(made, 3)
+    assert torch.equal(flat(made.reference.policy), before)
+    assert not any(p.requires_grad for p in made.reference.policy.parameters())
+    assert set(made.state_dict()) == {f"policy.{name}" for name in made.policy.state_dict()}
+    assert made.checkpoint.state()["frozen"]["reference"].keys() == {"origin"}
+    assert rows[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
+    assert rows[-1]["train/kl_ref"] > 1e-5
 
 
 class TestDynamicSampling:
@@ -735,44 +734,40 @@ class TestDynamicSampling:
 
 
 @pytest.mark.slow
-class TestLearning:
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "grpo",
-            "dapo",
-            "dr_grpo",
-            "gspo",
-            "rloo",
-            "soft",
-            "cispo",
-            "gmpo",
-            "reinforce",
-            "reinforce_pp",
-            "remax",
-            "accept",
-        ],
+@pytest.mark.parametrize(
+    "name",
+    [
+        "grpo",
+        "dapo",
+        "dr_grpo",
+        "gspo",
+        "rloo",
+        "soft",
+        "cispo",
+        "gmpo",
+        "reinforce",
+        "reinforce_pp",
+        "remax",
+        "accept",
+    ],
+)
+def test_learning_raises_the_reward(name):
+    rows = fit(
+        learner(batch=Batch(prompts=8, samples=8, minibatches=2), **deepcopy(LOSSES[name])), 15
     )
-    def test_reward_rises(self, name):
-        rows = fit(
-            learner(batch=Batch(prompts=8, samples=8, minibatches=2), **deepcopy(LOSSES[name])), 15
-        )
-        assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.15
+    assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.15
 
 
-class TestValidation:
-    def test_first_and_later_ones_use_one_precision(self):
-        seen = []
+def test_first_and_later_validations_use_one_precision():
+    seen = []
 
-        def spy(responses):
-            seen.append(torch.is_autocast_enabled("cpu"))
-            return even(responses)
+    def spy(responses):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return even(responses)
 
-        made = learner(
-            reward=spy, validation=Validation(every=1), validation_prompts=list(SPLITS.val)
-        )
-        fit(made, 1, precision="bf16-mixed")
-        assert seen == [True, True, True]  # before, in the training step, after
+    made = learner(reward=spy, validation=Validation(every=1), validation_prompts=list(SPLITS.val))
+    fit(made, 1, precision="bf16-mixed")
+    assert seen == [True, True, True]  # before, in the training step, after
 
 
 def test_logprobs_follow_a_temperature_that_the_rollout_changes():

@@ -101,15 +101,14 @@ def test_value_clip_follows_the_scale_of_the_returns(scale):
     assert bounds[1] == pytest.approx(scale * bounds[0], rel=1e-4)
 
 
-class TestEarlyStop:
-    def test_stops_once_the_policy_has_moved_too_far(self):
-        batch = Batch(prompts=8, samples=4, epochs=4, minibatches=2)
-        free, held = fit(ppo(batch=batch), 3), fit(ppo(batch=batch, target_kl=1e-4), 3)
-        assert [row["optimizer_step"] for row in free] == [8, 16, 24]
-        assert held[-1]["optimizer_step"] < 24
-        assert held[0]["train/early_stop"] == 1.0
-        assert held[0]["train/steps_done"] == held[0]["optimizer_step"] / 8
-        assert free[0]["train/early_stop"] == 0.0
+def test_an_iteration_stops_once_the_policy_has_moved_too_far():
+    batch = Batch(prompts=8, samples=4, epochs=4, minibatches=2)
+    free, held = fit(ppo(batch=batch), 3), fit(ppo(batch=batch, target_kl=1e-4), 3)
+    assert [row["optimizer_step"] for row in free] == [8, 16, 24]
+    assert held[-1]["optimizer_step"] < 24
+    assert held[0]["train/early_stop"] == 1.0
+    assert held[0]["train/steps_done"] == held[0]["optimizer_step"] / 8
+    assert free[0]["train/early_stop"] == 0.0
 
 
 class TestPTX:
@@ -195,15 +194,14 @@ class TestReference:
         assert abs(rows[-1]["train/kl_ref"]) > 1e-6
 
 
-class TestGreedyBaseline:
-    def test_is_the_reward_of_the_greedy_answer(self):
-        made = attached(learner(advantage=Greedy()))
-        rows, _ = made.sample(SPLITS.train[:3])
-        greedy = replace(made.rollout, temperature=0.0)
-        greedy.sync(made.policy, iteration=0)
-        answers = greedy.generate(SPLITS.train[:3], samples=1, iteration=0)
-        want = torch.tensor(made.reward(answers).values).repeat_interleave(4)
-        assert torch.equal(torch.where(rows.mask, rows.values, 0.0).amax(1), want)
+def test_the_greedy_baseline_is_the_reward_of_the_greedy_answer():
+    made = attached(learner(advantage=Greedy()))
+    rows, _ = made.sample(SPLITS.train[:3])
+    greedy = replace(made.rollout, temperature=0.0)
+    greedy.sync(made.policy, iteration=0)
+    answers = greedy.generate(SPLITS.train[:3], samples=1, iteration=0)
+    want = torch.tensor(made.reward(answers).values).repeat_interleave(4)
+    assert torch.equal(torch.where(rows.mask, rows.values, 0.0).amax(1), want)
 
 
 class TestUpdateDistance:
@@ -254,18 +252,16 @@ class TestUpdateDistance:
             assert bool(made.kl_stats[0] > 0.01) is moved
 
 
-class TestReferenceOfOldRows:
-    @pytest.mark.parametrize("kl", [Penalty("k3", 0.1, "loss"), Full(0.1)])
-    @pytest.mark.parametrize("more", [{"replay_fraction": 1.0}, {"sampling": Dynamic()}])
-    def test_is_the_new_one_after_a_reset(self, more, kl):
-        """With a reference that follows every iteration and one step in each, the distance is
-        always 0."""
-        rows = fit(learner(kl=kl, reference_every=1, batch=Batch(prompts=8, samples=3), **more), 4)
-        assert [row["train/kl_ref"] for row in rows] == pytest.approx([0.0] * 4, abs=1e-9)
-        assert any(
-            row.get("train/replayed_fraction", 0) > 0 or row["train/stale_fraction"] > 0
-            for row in rows
-        )
+@pytest.mark.parametrize("kl", [Penalty("k3", 0.1, "loss"), Full(0.1)])
+@pytest.mark.parametrize("more", [{"replay_fraction": 1.0}, {"sampling": Dynamic()}])
+def test_the_reference_of_old_rows_is_the_new_one_after_a_reset(more, kl):
+    """With a reference that follows every iteration and one step in each, the distance is
+    always 0."""
+    rows = fit(learner(kl=kl, reference_every=1, batch=Batch(prompts=8, samples=3), **more), 4)
+    assert [row["train/kl_ref"] for row in rows] == pytest.approx([0.0] * 4, abs=1e-9)
+    assert any(
+        row.get("train/replayed_fraction", 0) > 0 or row["train/stale_fraction"] > 0 for row in rows
+    )
 
 
 class TestKLInTheReward:
@@ -285,17 +281,16 @@ class TestKLInTheReward:
             assert fit(made, 1)[0]["train/kl_ref"] == pytest.approx(0.0, abs=1e-9)
 
 
-class TestGreedyBaselineFailures:
-    def test_are_counted(self):
-        def sometimes(responses):
-            good = [r.prompt.id != SPLITS.train[0].id or len(responses) > 4 for r in responses]
-            values = [
-                float(len(r.tokens)) if ok else None for r, ok in zip(responses, good, strict=True)
-            ]
-            return Scores(values, correct=good, counts={"timeouts": 1})
+def test_failures_of_the_greedy_baseline_are_counted():
+    def sometimes(responses):
+        good = [r.prompt.id != SPLITS.train[0].id or len(responses) > 4 for r in responses]
+        values = [
+            float(len(r.tokens)) if ok else None for r, ok in zip(responses, good, strict=True)
+        ]
+        return Scores(values, correct=good, counts={"timeouts": 1})
 
-        made = attached(learner(advantage=Greedy(), reward=sometimes))
-        made.sample(SPLITS.train[:4])
-        found = made.meter.compute()
-        assert found["train/greedy_unscored_fraction"] == 0.25
-        assert found["reward/timeouts"] == 2
+    made = attached(learner(advantage=Greedy(), reward=sometimes))
+    made.sample(SPLITS.train[:4])
+    found = made.meter.compute()
+    assert found["train/greedy_unscored_fraction"] == 0.25
+    assert found["reward/timeouts"] == 2

@@ -91,12 +91,11 @@ class TestFlops:
         assert need.flops == limit.update_flops(ARCH, prompts, responses) / 3 - first
 
 
-class TestArchitecture:
-    def test_parameters(self) -> None:
-        norms, embedding = (2 * 3 + 1) * 48, 101 * 48
-        assert ARCH.parameters == ARCH.linear_weights + ARCH.head_weights + norms + embedding
-        assert ARCH.head == (48, 101)
-        assert (ARCH.layers, ARCH.heads, ARCH.key_heads, ARCH.head_size) == (3, 4, 2, 16)
+def test_parameters_of_the_architecture() -> None:
+    norms, embedding = (2 * 3 + 1) * 48, 101 * 48
+    assert ARCH.parameters == ARCH.linear_weights + ARCH.head_weights + norms + embedding
+    assert ARCH.head == (48, 101)
+    assert (ARCH.layers, ARCH.heads, ARCH.key_heads, ARCH.head_size) == (3, 4, 2, 16)
 
 
 class TestBytes:

@@ -49,19 +49,18 @@ def train(
     return trained, fit(trained, iterations, callbacks=callbacks, **options)
 
 
-class TestMetrics:
-    def test_callback_metrics_are_those_of_the_log(self) -> None:
-        class Look(L.Callback):
-            seen: dict[str, torch.Tensor]
+def test_callback_metrics_are_those_of_the_log() -> None:
+    class Look(L.Callback):
+        seen: dict[str, torch.Tensor]
 
-            def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-                self.seen = dict(trainer.callback_metrics)
+        def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            self.seen = dict(trainer.callback_metrics)
 
-        look = Look()
-        _, rows = train([0.0, 0.25, 0.5], 2, look)
-        logged = {name: value for row in rows for name, value in row.items() if "/" in name}
-        assert logged["val/accuracy"] == 0.5
-        assert {name: float(value) for name, value in look.seen.items()} == pytest.approx(logged)
+    look = Look()
+    _, rows = train([0.0, 0.25, 0.5], 2, look)
+    logged = {name: value for row in rows for name, value in row.items() if "/" in name}
+    assert logged["val/accuracy"] == 0.5
+    assert {name: float(value) for name, value in look.seen.items()} == pytest.approx(logged)
 
 
 class TestEarlyStopping:

@@ -225,45 +225,43 @@ class TestInterruption:
         assert sorted(out.read_bytes().splitlines()) == sorted(complete[0].splitlines())
 
 
-class TestMistakes:
-    @pytest.mark.parametrize(
-        ("typed", "words"),
-        [
-            ("num_prompts=0", "num_prompts=0: must be at least 1"),
-            ("min_candidates=1.5", "min_candidates=1.5"),
-            ("min_candidates=9", "type batch.samples=9"),
-            ("rollout.temperature=0", "type rollout.temperature=1"),
-            ("environment=tools", "type environment=single_turn"),
-            ("colour=red", "colour"),
-        ],
-    )
-    def test_are_refused_before_the_model_loads(self, typed, words, tmp_path, monkeypatch):
-        monkeypatch.setattr(module, "load", None)
-        (tmp_path / "config.json").write_text("{}")
-        with pytest.raises(UserError) as error:
-            collect(
-                str(tmp_path),
-                [
-                    *[s for s in SMALL if s.split("=")[0] != typed.split("=")[0]],
-                    f"out={tmp_path}/rows.jsonl",
-                    typed,
-                ],
-            )
-        assert words in str(error.value)
-        assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
-
-
-class TestCommand:
-    def test_source_is_optional(self, tmp_path, monkeypatch):
-        calls = []
-        monkeypatch.setattr(
-            module, "collect", lambda source, overrides: calls.append((source, overrides)) or {}
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("num_prompts=0", "num_prompts=0: must be at least 1"),
+        ("min_candidates=1.5", "min_candidates=1.5"),
+        ("min_candidates=9", "type batch.samples=9"),
+        ("rollout.temperature=0", "type rollout.temperature=1"),
+        ("environment=tools", "type environment=single_turn"),
+        ("colour=red", "colour"),
+    ],
+)
+def test_mistakes_are_refused_before_the_model_loads(typed, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "load", None)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError) as error:
+        collect(
+            str(tmp_path),
+            [
+                *[s for s in SMALL if s.split("=")[0] != typed.split("=")[0]],
+                f"out={tmp_path}/rows.jsonl",
+                typed,
+            ],
         )
-        (tmp_path / "lr=1").mkdir()
-        for arguments in (["runs/a", "seed=1"], ["policy=tiny", "seed=1"], [f"{tmp_path}/lr=1"]):
-            module.main(arguments)
-        assert calls == [
-            ("runs/a", ["seed=1"]),
-            (None, ["policy=tiny", "seed=1"]),
-            (f"{tmp_path}/lr=1", []),
-        ]
+    assert words in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_source_is_optional(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        module, "collect", lambda source, overrides: calls.append((source, overrides)) or {}
+    )
+    (tmp_path / "lr=1").mkdir()
+    for arguments in (["runs/a", "seed=1"], ["policy=tiny", "seed=1"], [f"{tmp_path}/lr=1"]):
+        module.main(arguments)
+    assert calls == [
+        ("runs/a", ["seed=1"]),
+        (None, ["policy=tiny", "seed=1"]),
+        (f"{tmp_path}/lr=1", []),
+    ]

@@ -100,23 +100,22 @@ def accuracy(first: float | None, best: float | None, last: float | None) -> dic
     return {"val/accuracy": {"first": first, "best": best, "last": last}}
 
 
-class TestSummaries:
-    def test_lines(self, tmp_path: Path) -> None:
-        runs = [
-            write(tmp_path / "seed=1", exit="finished", iterations=9, **accuracy(0.25, 0.75, 0.5)),
-            write(
-                tmp_path / "seed=10",
-                exit="failed: x",
-                iterations=3,
-                **{"val/accuracy": {"first": None, "best": None, "last": None}},
-            ),
-            tmp_path / "seed=11",
-        ]
-        assert member_lines(runs) == [
-            "  seed=1   finished, 9 iterations, val/accuracy first 0.250 best 0.750 last 0.500",
-            "  seed=10  failed: x, 3 iterations",
-            "  seed=11  not finished, 0 iterations",
-        ]
+def test_lines_of_summaries(tmp_path: Path) -> None:
+    runs = [
+        write(tmp_path / "seed=1", exit="finished", iterations=9, **accuracy(0.25, 0.75, 0.5)),
+        write(
+            tmp_path / "seed=10",
+            exit="failed: x",
+            iterations=3,
+            **{"val/accuracy": {"first": None, "best": None, "last": None}},
+        ),
+        tmp_path / "seed=11",
+    ]
+    assert member_lines(runs) == [
+        "  seed=1   finished, 9 iterations, val/accuracy first 0.250 best 0.750 last 0.500",
+        "  seed=10  failed: x, 3 iterations",
+        "  seed=11  not finished, 0 iterations",
+    ]
 
 
 class TestMember:

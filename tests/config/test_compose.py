@@ -161,86 +161,85 @@ class TestEveryOption:
 
 
 @pytest.mark.slow
-class TestLabel:
-    @pytest.mark.parametrize(
-        ("typed", "label"),
-        [
-            ((), "dapo"),
-            (("ratio=clip_higher",), "dapo"),
-            (("reward=accuracy",), "dapo"),
-            (("reward.terms.format.weight=0.2",), "dapo[reward.terms.format.weight=0.2]"),
-            (("~reward.terms.overlong",), "dapo[~reward.terms.overlong]"),
+@pytest.mark.parametrize(
+    ("typed", "label"),
+    [
+        ((), "dapo"),
+        (("ratio=clip_higher",), "dapo"),
+        (("reward=accuracy",), "dapo"),
+        (("reward.terms.format.weight=0.2",), "dapo[reward.terms.format.weight=0.2]"),
+        (("~reward.terms.overlong",), "dapo[~reward.terms.overlong]"),
+        (
+            ("+reward@reward.terms.mine.reward=brevity",),
+            "dapo[reward.terms.mine.reward=brevity]",
+        ),
+        (
+            ("+reward@reward.terms.mine.reward=length", "+reward.terms.mine.weight=0.5"),
+            "dapo[reward.terms.mine.reward=length,reward.terms.mine.weight=0.5]",
+        ),
+        (("reward=regex", "reward.pattern=a"), "dapo"),
+        (("ratio=symmetric",), "dapo[ratio=symmetric]"),
+        (("ratio.high=0.3",), "dapo[ratio.high=0.3]"),
+        (
+            ("ratio=symmetric", "ratio.low=0.1", "kl=loss"),
+            "dapo[kl=loss,ratio=symmetric,ratio.low=0.1]",
+        ),
+        (
+            ("batch.prompts=16", "optimizer.lr=1e-3", "rollout.temperature=0.9", "seed=3"),
+            "dapo",
+        ),
+        (("algo=grpo",), "grpo"),
+        (("algo.ptx_rows=${batch.prompts}",), "dapo"),
+        (("algo=grpo", "algo.normalize_reward=true"), "grpo[algo.normalize_reward=true]"),
+        (
+            ("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"),
+            "ppo[algo.ptx_coefficient=0.1]",
+        ),
+        (("algo=grpo", "kl=none"), "grpo[kl=none]"),
+        (("algo=sft", "optimizer.lr=1"), "sft"),
+        (
+            ("algo=grpo", "reference=model", "reference.name=a/b"),
+            "grpo[reference=model,reference.name=a/b]",
+        ),
+        (("algo=distill", "teacher.name=a/b"), "distill"),
+        (
+            ("algo=grpo", "router=replay", "router.every=2"),
+            "grpo[router=replay,router.every=2]",
+        ),
+        (("algo=grpo", "algo.entropy_coefficient=0.1"), "grpo[algo.entropy_coefficient=0.1]"),
+        (("algo=grpo", "algo.target_entropy=0.5"), "grpo[algo.target_entropy=0.5]"),
+        (("algo=grpo", "algo.target_kl=0.5"), "grpo[algo.target_kl=0.5]"),
+        (("algo=grpo", "algo.overlong_filter=true"), "grpo[algo.overlong_filter=true]"),
+        (("algo=grpo", "algo.clip_reward=2.0"), "grpo[algo.clip_reward=2.0]"),
+        (("algo=grpo", "algo.replay_fraction=0.5"), "grpo[algo.replay_fraction=0.5]"),
+        (("algo=grpo", "algo.reference_every=5"), "grpo[algo.reference_every=5]"),
+        (("algo=dpo", "algo.sft_coefficient=0.5"), "dpo[algo.sft_coefficient=0.5]"),
+        (("algo=online_dpo", "algo.reference_every=5"), "online_dpo[algo.reference_every=5]"),
+        (("algo=reward_model", "algo.centre=0.01"), "reward_model[algo.centre=0.01]"),
+        (
+            ("algo=grpo", *SUM, "+advantage.terms.a.weight=0.5"),
+            "grpo[advantage=sum,advantage.terms.a.estimator=group_mean,"
+            "advantage.terms.a.weight=0.5]",
+        ),
+        (
             (
-                ("+reward@reward.terms.mine.reward=brevity",),
-                "dapo[reward.terms.mine.reward=brevity]",
+                *("algo=grpo", "advantage=sum"),
+                "+advantage@advantage.terms.a.estimator=turn_norm",
+                "advantage.terms.a.estimator.gamma=0.5",
             ),
-            (
-                ("+reward@reward.terms.mine.reward=length", "+reward.terms.mine.weight=0.5"),
-                "dapo[reward.terms.mine.reward=length,reward.terms.mine.weight=0.5]",
-            ),
-            (("reward=regex", "reward.pattern=a"), "dapo"),
-            (("ratio=symmetric",), "dapo[ratio=symmetric]"),
-            (("ratio.high=0.3",), "dapo[ratio.high=0.3]"),
-            (
-                ("ratio=symmetric", "ratio.low=0.1", "kl=loss"),
-                "dapo[kl=loss,ratio=symmetric,ratio.low=0.1]",
-            ),
-            (
-                ("batch.prompts=16", "optimizer.lr=1e-3", "rollout.temperature=0.9", "seed=3"),
-                "dapo",
-            ),
-            (("algo=grpo",), "grpo"),
-            (("algo.ptx_rows=${batch.prompts}",), "dapo"),
-            (("algo=grpo", "algo.normalize_reward=true"), "grpo[algo.normalize_reward=true]"),
-            (
-                ("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"),
-                "ppo[algo.ptx_coefficient=0.1]",
-            ),
-            (("algo=grpo", "kl=none"), "grpo[kl=none]"),
-            (("algo=sft", "optimizer.lr=1"), "sft"),
-            (
-                ("algo=grpo", "reference=model", "reference.name=a/b"),
-                "grpo[reference=model,reference.name=a/b]",
-            ),
-            (("algo=distill", "teacher.name=a/b"), "distill"),
-            (
-                ("algo=grpo", "router=replay", "router.every=2"),
-                "grpo[router=replay,router.every=2]",
-            ),
-            (("algo=grpo", "algo.entropy_coefficient=0.1"), "grpo[algo.entropy_coefficient=0.1]"),
-            (("algo=grpo", "algo.target_entropy=0.5"), "grpo[algo.target_entropy=0.5]"),
-            (("algo=grpo", "algo.target_kl=0.5"), "grpo[algo.target_kl=0.5]"),
-            (("algo=grpo", "algo.overlong_filter=true"), "grpo[algo.overlong_filter=true]"),
-            (("algo=grpo", "algo.clip_reward=2.0"), "grpo[algo.clip_reward=2.0]"),
-            (("algo=grpo", "algo.replay_fraction=0.5"), "grpo[algo.replay_fraction=0.5]"),
-            (("algo=grpo", "algo.reference_every=5"), "grpo[algo.reference_every=5]"),
-            (("algo=dpo", "algo.sft_coefficient=0.5"), "dpo[algo.sft_coefficient=0.5]"),
-            (("algo=online_dpo", "algo.reference_every=5"), "online_dpo[algo.reference_every=5]"),
-            (("algo=reward_model", "algo.centre=0.01"), "reward_model[algo.centre=0.01]"),
-            (
-                ("algo=grpo", *SUM, "+advantage.terms.a.weight=0.5"),
-                "grpo[advantage=sum,advantage.terms.a.estimator=group_mean,"
-                "advantage.terms.a.weight=0.5]",
-            ),
-            (
-                (
-                    *("algo=grpo", "advantage=sum"),
-                    "+advantage@advantage.terms.a.estimator=turn_norm",
-                    "advantage.terms.a.estimator.gamma=0.5",
-                ),
-                "grpo[advantage=sum,advantage.terms.a.estimator=turn_norm,"
-                "advantage.terms.a.estimator.gamma=0.5]",
-            ),
-            (("correction=none",), "dapo"),
-            (("correction=truncated",), "dapo[correction=truncated]"),
-            (
-                ("algo=ppo", "correction=masked", "correction.low=0.0"),
-                "ppo[correction=masked,correction.low=0.0]",
-            ),
-        ],
-    )
-    def test_names_what_departs_from_the_paper(self, typed: tuple[str, ...], label: str) -> None:
-        assert composed(*typed).label == label
+            "grpo[advantage=sum,advantage.terms.a.estimator=turn_norm,"
+            "advantage.terms.a.estimator.gamma=0.5]",
+        ),
+        (("correction=none",), "dapo"),
+        (("correction=truncated",), "dapo[correction=truncated]"),
+        (
+            ("algo=ppo", "correction=masked", "correction.low=0.0"),
+            "ppo[correction=masked,correction.low=0.0]",
+        ),
+    ],
+)
+def test_the_label_names_what_departs_from_the_paper(typed: tuple[str, ...], label: str) -> None:
+    assert composed(*typed).label == label
 
 
 PAPERS = {
@@ -1384,14 +1383,11 @@ class TestLongPrompts:
         assert len(extension(learner, PTX).prompts) == 6
 
 
-class TestFit:
-    def test_held_out_prompts_count(self) -> None:
-        made = composed(
-            "policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20"
-        )
-        with pytest.raises(
-            UserError, match=r"rollout\.max_tokens=16 that exceeds the model's context of 20"
-        ):
-            build.load(made)
-        OmegaConf.update(made.config, "policy.context_length", 32)
-        assert build.load(made).learner.policy.context_length == 32
+def test_held_out_prompts_count_in_the_fit() -> None:
+    made = composed("policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20")
+    with pytest.raises(
+        UserError, match=r"rollout\.max_tokens=16 that exceeds the model's context of 20"
+    ):
+        build.load(made)
+    OmegaConf.update(made.config, "policy.context_length", 32)
+    assert build.load(made).learner.policy.context_length == 32

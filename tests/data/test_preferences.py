@@ -167,13 +167,10 @@ class TestRankings:
         assert prompt.meta["ranks"] == (0, 0, 1)
 
 
-class TestLabels:
-    @pytest.mark.parametrize(("label", "rank"), [(True, 0), (1, 0), (1.0, 0), (False, 1), (0, 1)])
-    def test_desirable_is_rank_0_and_the_response(self, read, label, rank):
-        (prompt,) = read({**VERDICT, "label": label})
-        assert prompt.meta == annotations(
-            ("4",), (rank,), **({"response": "4"} if rank == 0 else {})
-        )
+@pytest.mark.parametrize(("label", "rank"), [(True, 0), (1, 0), (1.0, 0), (False, 1), (0, 1)])
+def test_desirable_is_rank_0_and_the_response(read, label, rank):
+    (prompt,) = read({**VERDICT, "label": label})
+    assert prompt.meta == annotations(("4",), (rank,), **({"response": "4"} if rank == 0 else {}))
 
 
 class TestSteps:

@@ -41,19 +41,16 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-class TestRequest:
-    def test_body_is_a_chat_completion_request(self, monkeypatch):
-        monkeypatch.setenv("MY_KEY", "sk-123\n")
-        with serve(longer) as server:
-            llm = judge(
-                server.url, swap=False, temperature=0.5, max_tokens=7, key_variable="MY_KEY"
-            )
-            llm(PROMPT, "a", "bb")
-        assert server.paths == ["/v1/chat/completions"]
-        assert server.headers[0]["authorization"] == "Bearer sk-123"
-        message = {"role": "user", "content": "?|a|bb"}
-        [body] = server.bodies
-        assert body == {"model": "m", "messages": [message], "temperature": 0.5, "max_tokens": 7}
+def test_body_is_a_chat_completion_request(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-123\n")
+    with serve(longer) as server:
+        llm = judge(server.url, swap=False, temperature=0.5, max_tokens=7, key_variable="MY_KEY")
+        llm(PROMPT, "a", "bb")
+    assert server.paths == ["/v1/chat/completions"]
+    assert server.headers[0]["authorization"] == "Bearer sk-123"
+    message = {"role": "user", "content": "?|a|bb"}
+    [body] = server.bodies
+    assert body == {"model": "m", "messages": [message], "temperature": 0.5, "max_tokens": 7}
 
 
 class TestVerdicts:
@@ -180,21 +177,20 @@ class TestLosses:
         assert len(server.bodies) <= 7
 
 
-class TestThreads:
-    def test_a_rejected_request_ends_the_pauses_of_other_threads(self):
-        busy, start = threading.Event(), time.monotonic()
+def test_a_rejected_request_ends_the_pauses_of_other_threads():
+    busy, start = threading.Event(), time.monotonic()
 
-        def script(body, number):
-            if body["messages"][0]["content"] == "?|a|bb":
-                busy.set()
-                return 429, b"", {"Retry-After": "60"}
-            busy.wait(20)
-            time.sleep(0.1)
-            return 401, b""
+    def script(body, number):
+        if body["messages"][0]["content"] == "?|a|bb":
+            busy.set()
+            return 429, b"", {"Retry-After": "60"}
+        busy.wait(20)
+        time.sleep(0.1)
+        return 401, b""
 
-        with serve(script) as server, pytest.raises(UserError, match="HTTP 401"):
-            judge(server.url, swap=False).compare(PAIRS[:2])
-        assert time.monotonic() - start < 20
+    with serve(script) as server, pytest.raises(UserError, match="HTTP 401"):
+        judge(server.url, swap=False).compare(PAIRS[:2])
+    assert time.monotonic() - start < 20
 
 
 class TestCache:

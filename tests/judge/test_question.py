@@ -22,84 +22,83 @@ def compare(template, prompt, first, second):
     return format_question(template, prompt, first=first, second=second)
 
 
-class TestReadVerdict:
-    @pytest.mark.parametrize(
-        ("reply", "verdict"),
-        [
-            ("A", A),
-            ("B\n", B),
-            ("TIE", TIE),
-            ("tie.", TIE),
-            ("**B**", B),
-            ("[[A]]", A),
-            ("_A_", A),
-            ("Verdict: A.", A),
-            ("The second has the right sum, A does not.\n\nVerdict: **B**\n\n", B),
-            ("I would say B at first, but A shows its work.\nA", A),
-            ("It is a tie", TIE),
-            ("Response B", B),
-            ("\\boxed{A}", A),
-            ("", None),
-            ("  \n", None),
-            ("Both are fine.", None),
-            ("A reasonable reply, though short.", None),
-            ("A or B", None),
-            ("I prefer B over A", None),
-            ("Between A and B: A", None),
-            ("A\nB and A are alike", None),
-            ("A\nI hope that helps!", None),
-            ("a", None),
-            ("AB", None),
-            ("A1", None),
-            ("Final verdict: not A", None),
-            ("It is neither A", None),
-            ("Both deserve an A", None),
-            ("The best response is B", B),
-            ("A\n```", A),
-            ("**Verdict:** A\n\n---", A),
-            ("verdict " * 20 + "A", A),
-            ("verdict " * 40 + "A", None),
-            *(
-                (line, None)
-                for line in (
-                    "A > B",
-                    "A>B",
-                    "A = B",
-                    "A/B",
-                    "A, B",
-                    "Verdict: A>B",
-                    "B < A",
-                    "A | B",
-                    "A vs B",
-                    "A - B",
-                )
-            ),
-            ("A: B", None),
-            *(
-                (line, None)
-                for line in (
-                    "Verdict: !A",
-                    "≠ A",
-                    "~A",
-                    "-A",
-                    "A+",
-                    "A-",
-                    "A?",
-                    "A > TIE",
-                    "A = TIE",
-                    "A or a tie",
-                    "A: tie",
-                )
-            ),
-            ("A tie.", TIE),
-            ("THE ANSWER IS B!", B),
-            ("| A |", A),
-            ("Verdict — “A”", A),
-            ("Verdict = $\\boxed{B}$.", B),
-        ],
-    )
-    def test_reads_the_last_word(self, reply, verdict):
-        assert read_verdict(reply) == verdict
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        ("A", A),
+        ("B\n", B),
+        ("TIE", TIE),
+        ("tie.", TIE),
+        ("**B**", B),
+        ("[[A]]", A),
+        ("_A_", A),
+        ("Verdict: A.", A),
+        ("The second has the right sum, A does not.\n\nVerdict: **B**\n\n", B),
+        ("I would say B at first, but A shows its work.\nA", A),
+        ("It is a tie", TIE),
+        ("Response B", B),
+        ("\\boxed{A}", A),
+        ("", None),
+        ("  \n", None),
+        ("Both are fine.", None),
+        ("A reasonable reply, though short.", None),
+        ("A or B", None),
+        ("I prefer B over A", None),
+        ("Between A and B: A", None),
+        ("A\nB and A are alike", None),
+        ("A\nI hope that helps!", None),
+        ("a", None),
+        ("AB", None),
+        ("A1", None),
+        ("Final verdict: not A", None),
+        ("It is neither A", None),
+        ("Both deserve an A", None),
+        ("The best response is B", B),
+        ("A\n```", A),
+        ("**Verdict:** A\n\n---", A),
+        ("verdict " * 20 + "A", A),
+        ("verdict " * 40 + "A", None),
+        *(
+            (line, None)
+            for line in (
+                "A > B",
+                "A>B",
+                "A = B",
+                "A/B",
+                "A, B",
+                "Verdict: A>B",
+                "B < A",
+                "A | B",
+                "A vs B",
+                "A - B",
+            )
+        ),
+        ("A: B", None),
+        *(
+            (line, None)
+            for line in (
+                "Verdict: !A",
+                "≠ A",
+                "~A",
+                "-A",
+                "A+",
+                "A-",
+                "A?",
+                "A > TIE",
+                "A = TIE",
+                "A or a tie",
+                "A: tie",
+            )
+        ),
+        ("A tie.", TIE),
+        ("THE ANSWER IS B!", B),
+        ("| A |", A),
+        ("Verdict — “A”", A),
+        ("Verdict = $\\boxed{B}$.", B),
+    ],
+)
+def test_a_verdict_is_read_from_the_last_word(reply, verdict):
+    assert read_verdict(reply) == verdict
 
 
 @pytest.mark.parametrize(
@@ -174,22 +173,21 @@ class TestFormatComparison:
         assert text.endswith("A, B or TIE.")
 
 
-class TestTemplateFields:
-    @pytest.mark.parametrize(
-        ("template", "words"),
-        [
-            ("{first} {second} {third}", ["{third}", "prompt, first, second, answer"]),
-            ("{first} {second} {", ["brace"]),
-            ("{first} {second} {0}", ["{0}"]),
-            ("{first} {second} {prompt.id}", ["{prompt.id}"]),
-            ("{prompt} {second}", ["{first} is missing"]),
-            ("{prompt} {first}", ["{second} is missing"]),
-        ],
-    )
-    def test_rejects_invalid_templates(self, template, words):
-        with pytest.raises(UserError) as error:
-            template_fields(template)
-        assert all(word in str(error.value) for word in ["judge.template", *words])
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{first} {second} {third}", ["{third}", "prompt, first, second, answer"]),
+        ("{first} {second} {", ["brace"]),
+        ("{first} {second} {0}", ["{0}"]),
+        ("{first} {second} {prompt.id}", ["{prompt.id}"]),
+        ("{prompt} {second}", ["{first} is missing"]),
+        ("{prompt} {first}", ["{second} is missing"]),
+    ],
+)
+def test_invalid_templates_are_rejected(template, words):
+    with pytest.raises(UserError) as error:
+        template_fields(template)
+    assert all(word in str(error.value) for word in ["judge.template", *words])
 
 
 FORGED = [

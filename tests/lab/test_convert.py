@@ -203,62 +203,60 @@ class TestVerl:
         assert converted(tmp_path / "p" / "a.jsonl").series("train/lr") == [(1, 1.0)]
 
 
-class TestPrimeRL:
-    def test_trainer_and_orchestrator_are_one_run(self, tmp_path: Path) -> None:
-        """`src/prime_rl/monitors/file.py` (FileMonitor.log_metrics), with names of
-        `trainer/rl/train.py` and `orchestrator/metrics.py`. A resumed run appends its steps."""
-        trainer = {"entropy/all/mean": 0.5, "optim/grad_norm": 0.1, "optim/lr": 1e-6}
-        reward = "train/agg/effective/agent/reward/mean"
-        avg = "eval/gsm8k/effective/agent/avg@8"
-        log = [{"step": i, "time": 1e9 + i, **trainer} for i in (1, 2)]
-        write_jsonl(tmp_path / "out" / "metrics.jsonl", log)
-        scores = [(1, 0.1), (2, 0.2), (2, 0.3)]
-        log = [{"step": i, "time": 1e9 + i + 0.25, reward: x, avg: x} for i, x in scores]
-        write_jsonl(tmp_path / "orchestrator" / "metrics.jsonl", log)
-        run = converted(tmp_path / "out", tmp_path / "orchestrator", name="prime")
-        assert run.label == "prime"
-        assert run.series("train/reward") == [(1, 0.1), (2, 0.3)]
-        assert run.series("val/mean@8") == [(1, 0.1), (2, 0.3)]
-        assert run.series("train/entropy") == [(1, 0.5), (2, 0.5)]
-        assert run.series("wall_s") == [(1, 0.0), (2, 1.0)]
+def test_trainer_and_orchestrator_of_prime_rl_are_one_run(tmp_path: Path) -> None:
+    """`src/prime_rl/monitors/file.py` (FileMonitor.log_metrics), with names of
+    `trainer/rl/train.py` and `orchestrator/metrics.py`. A resumed run appends its steps."""
+    trainer = {"entropy/all/mean": 0.5, "optim/grad_norm": 0.1, "optim/lr": 1e-6}
+    reward = "train/agg/effective/agent/reward/mean"
+    avg = "eval/gsm8k/effective/agent/avg@8"
+    log = [{"step": i, "time": 1e9 + i, **trainer} for i in (1, 2)]
+    write_jsonl(tmp_path / "out" / "metrics.jsonl", log)
+    scores = [(1, 0.1), (2, 0.2), (2, 0.3)]
+    log = [{"step": i, "time": 1e9 + i + 0.25, reward: x, avg: x} for i, x in scores]
+    write_jsonl(tmp_path / "orchestrator" / "metrics.jsonl", log)
+    run = converted(tmp_path / "out", tmp_path / "orchestrator", name="prime")
+    assert run.label == "prime"
+    assert run.series("train/reward") == [(1, 0.1), (2, 0.3)]
+    assert run.series("val/mean@8") == [(1, 0.1), (2, 0.3)]
+    assert run.series("train/entropy") == [(1, 0.5), (2, 0.5)]
+    assert run.series("wall_s") == [(1, 0.0), (2, 1.0)]
 
 
-class TestNeMoRL:
-    def test_events_and_responses(self, tmp_path: Path) -> None:
-        """`nemo_rl/utils/logger.py` (TensorboardLogger.log_metrics, log_batched_dict_as_jsonl) and
-        `nemo_rl/algorithms/grpo.py`."""
-        from torch.utils.tensorboard import SummaryWriter
+def test_events_and_responses_of_nemo_rl(tmp_path: Path) -> None:
+    """`nemo_rl/utils/logger.py` (TensorboardLogger.log_metrics, log_batched_dict_as_jsonl) and
+    `nemo_rl/algorithms/grpo.py`."""
+    from torch.utils.tensorboard import SummaryWriter
 
-        writer = SummaryWriter(str(tmp_path / "logs" / "tensorboard"))
-        for step in (1, 2):
-            writer.add_scalar("train/reward", step / 4, step)
-            writer.add_scalar("train/approx_entropy", 0.5, step)
-            writer.add_scalar("validation/accuracy", 0.75, step)
-            writer.add_scalar("performance/tokens_per_sec", 9.0, step)
-        writer.close()
-        row = {
-            "content": [["1+1=", "2"]],
-            "rewards": [1.0],
-            "token_ids": [[5, 6, 7, 0]],
-            "token_loss_mask": [[0, 0, 1, 0]],
-            "advantages": [[0.0, 0.0, 0.5, 0.0]],
-            "idx": 0,
-        }
-        write_jsonl(tmp_path / "logs" / "train_data_step2.jsonl", [row])
-        said = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "3"}]
-        row = {"content": [said], "rewards": [0.0], "idx": 0}
-        write_jsonl(tmp_path / "logs" / "val_data_step2.jsonl", [row])
-        run = converted(tmp_path / "logs")
-        assert run.label == "nemo-rl"
-        assert run.series("train/reward") == [(1, 0.25), (2, 0.5)]
-        assert run.series("val/accuracy") == [(1, 0.75), (2, 0.75)]
-        assert run.series("train/entropy") == [(1, 0.5), (2, 0.5)]
-        assert run.series("performance/tokens_per_sec") == [(1, 9.0), (2, 9.0)]
-        trained, val = contents(group_runs([run]), "train/reward", 1, None)["samples"]
-        assert (trained["prompt"], val["prompt"]) == ("1+1=", "1+1=")
-        [response] = trained["rows"]
-        assert (response["text"], response["length"], response["advantage"]) == ("2", 1, 0.5)
-        assert val["rows"][0]["text"] == "3"
+    writer = SummaryWriter(str(tmp_path / "logs" / "tensorboard"))
+    for step in (1, 2):
+        writer.add_scalar("train/reward", step / 4, step)
+        writer.add_scalar("train/approx_entropy", 0.5, step)
+        writer.add_scalar("validation/accuracy", 0.75, step)
+        writer.add_scalar("performance/tokens_per_sec", 9.0, step)
+    writer.close()
+    row = {
+        "content": [["1+1=", "2"]],
+        "rewards": [1.0],
+        "token_ids": [[5, 6, 7, 0]],
+        "token_loss_mask": [[0, 0, 1, 0]],
+        "advantages": [[0.0, 0.0, 0.5, 0.0]],
+        "idx": 0,
+    }
+    write_jsonl(tmp_path / "logs" / "train_data_step2.jsonl", [row])
+    said = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "3"}]
+    row = {"content": [said], "rewards": [0.0], "idx": 0}
+    write_jsonl(tmp_path / "logs" / "val_data_step2.jsonl", [row])
+    run = converted(tmp_path / "logs")
+    assert run.label == "nemo-rl"
+    assert run.series("train/reward") == [(1, 0.25), (2, 0.5)]
+    assert run.series("val/accuracy") == [(1, 0.75), (2, 0.75)]
+    assert run.series("train/entropy") == [(1, 0.5), (2, 0.5)]
+    assert run.series("performance/tokens_per_sec") == [(1, 9.0), (2, 9.0)]
+    trained, val = contents(group_runs([run]), "train/reward", 1, None)["samples"]
+    assert (trained["prompt"], val["prompt"]) == ("1+1=", "1+1=")
+    [response] = trained["rows"]
+    assert (response["text"], response["length"], response["advantage"]) == ("2", 1, 0.5)
+    assert val["rows"][0]["text"] == "3"
 
 
 class TestTrackers:

@@ -197,10 +197,9 @@ class TestCauses:
         assert "no cause is recorded" in text(run, write(tmp_path / "b", grad_norm=2.0))
 
 
-class TestRefusals:
-    def test_a_folder_that_is_not_a_run(self, run: Path, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match="is not a run directory"):
-            diff(run, tmp_path)
+def test_a_folder_that_is_not_a_run_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run directory"):
+        diff(run, tmp_path)
 
 
 BASE = (

@@ -118,19 +118,18 @@ def test_attention_of_cudnn_is_off_once_a_model_is_set_up(make: Any) -> None:
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-class TestEntropy:
-    @pytest.mark.parametrize("temperature", TEMPERATURES)
-    def test_equals_the_entropy_of_the_distribution_at_each_token(self, temperature: float) -> None:
-        lm = policy()
-        tokens, mask = rows()
-        entropy = lm(tokens, mask, temperature=temperature)[1]
-        logprobs = (lm.model(input_ids=tokens).logits / temperature).log_softmax(-1)
-        expected = -(logprobs.exp() * logprobs).sum(-1)[:, :-1]
-        torch.testing.assert_close(
-            entropy[:, 1:], torch.where(mask[:, 1:], expected, 0.0), rtol=0, atol=1e-4
-        )
-        assert (entropy >= 0).all()
-        assert (entropy <= torch.tensor(102.0).log() + 1e-5).all()
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_entropy_is_that_of_the_distribution_at_each_token(temperature: float) -> None:
+    lm = policy()
+    tokens, mask = rows()
+    entropy = lm(tokens, mask, temperature=temperature)[1]
+    logprobs = (lm.model(input_ids=tokens).logits / temperature).log_softmax(-1)
+    expected = -(logprobs.exp() * logprobs).sum(-1)[:, :-1]
+    torch.testing.assert_close(
+        entropy[:, 1:], torch.where(mask[:, 1:], expected, 0.0), rtol=0, atol=1e-4
+    )
+    assert (entropy >= 0).all()
+    assert (entropy <= torch.tensor(102.0).log() + 1e-5).all()
 
 
 @pytest.fixture

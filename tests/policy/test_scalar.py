@@ -150,27 +150,26 @@ def test_linear_layers_but_the_head_are_computed_by_onednn() -> None:
     assert type(model.score) is torch.nn.Linear
 
 
-class TestPool:
-    @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf, 1e6])
-    @pytest.mark.parametrize(
-        ("how", "expected"),
-        {
-            "last": [5, -3, 0],
-            "mean": [3, -1, 0],
-            "sum": [6, -2, 0],
-            "weighted_sum": [(1 + 2 * 5) / 3, (1 + 2 * -3) / 3, 0],
-            "max": [5, 1, 0],
-            "min": [1, -3, 0],
-        }.items(),
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf, 1e6])
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    {
+        "last": [5, -3, 0],
+        "mean": [3, -1, 0],
+        "sum": [6, -2, 0],
+        "weighted_sum": [(1 + 2 * 5) / 3, (1 + 2 * -3) / 3, 0],
+        "max": [5, 1, 0],
+        "min": [1, -3, 0],
+    }.items(),
+)
+def test_pool_by_hand_with_any_masked_values(
+    how: str, expected: list[float], poison: float
+) -> None:
+    p = poison
+    x = torch.tensor([[p, 1.0, 5.0, p, p], [1.0, p, p, -3.0, p], [p, p, p, p, p]])
+    assert pool(x, x != p if p == p else ~x.isnan(), how).tolist() == pytest.approx(
+        expected, rel=1e-6
     )
-    def test_by_hand_with_any_masked_values(
-        self, how: str, expected: list[float], poison: float
-    ) -> None:
-        p = poison
-        x = torch.tensor([[p, 1.0, 5.0, p, p], [1.0, p, p, -3.0, p], [p, p, p, p, p]])
-        assert pool(x, x != p if p == p else ~x.isnan(), how).tolist() == pytest.approx(
-            expected, rel=1e-6
-        )
 
 
 ROWS: list[tuple[list[int], list[int]]] = [

@@ -144,16 +144,15 @@ class TestTerms:
         assert scores.terms["gold"] == [1.0, None]
 
 
-class TestNeeds:
-    def test_are_those_of_any(self) -> None:
-        reward = BySource({"sums": MATH, "steps": Steps()})
-        assert (reward.needs.answer, reward.needs.gives_steps, reward.needs.group) == (
-            True,
-            True,
-            False,
-        )
-        assert not BySource({"words": Format()}).needs.answer
-        assert reward.for_prompt(RESPONSES[0].prompt) is MATH
+def test_needs_are_those_of_any() -> None:
+    reward = BySource({"sums": MATH, "steps": Steps()})
+    assert (reward.needs.answer, reward.needs.gives_steps, reward.needs.group) == (
+        True,
+        True,
+        False,
+    )
+    assert not BySource({"words": Format()}).needs.answer
+    assert reward.for_prompt(RESPONSES[0].prompt) is MATH
 
 
 class TestErrors:

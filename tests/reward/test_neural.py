@@ -82,10 +82,9 @@ def expected_score(source: str, response: Response) -> float:
     )
 
 
-class TestEnsemble:
-    @pytest.mark.parametrize("how", ["mean", "min", "mean_minus_std"])
-    def test_equal_members_and_a_single_member_give_their_score(self, how: Any) -> None:
-        assert ensemble([0.75, 0.75], how, 9.0) == ensemble([0.75], how, 9.0) == 0.75
+@pytest.mark.parametrize("how", ["mean", "min", "mean_minus_std"])
+def test_equal_members_and_a_single_member_give_their_score(how: Any) -> None:
+    assert ensemble([0.75, 0.75], how, 9.0) == ensemble([0.75], how, 9.0) == 0.75
 
 
 class TestNeural:
@@ -128,13 +127,12 @@ class TestNeural:
         assert rows == [([2, 3, 4, 4], [3, 4, 1]), ([2, 3, 4], [4])]
 
 
-class TestSpread:
-    def test_uniform_parts_are_equal_and_need_no_common_tokenizer(self, run: str) -> None:
-        responses = [replace(r, tokens=[100_000] * 3, prompt_tokens=[5]) for r in RESPONSES]
-        scores = Neural(run, spread="uniform")([*responses, replace(responses[0], tokens=[])])
-        assert scores.tokens == [
-            [pytest.approx(value / 3)] * 3 for value in scores.values[:4] if value
-        ] + [[]]
+def test_uniform_parts_are_equal_and_need_no_common_tokenizer(run: str) -> None:
+    responses = [replace(r, tokens=[100_000] * 3, prompt_tokens=[5]) for r in RESPONSES]
+    scores = Neural(run, spread="uniform")([*responses, replace(responses[0], tokens=[])])
+    assert scores.tokens == [
+        [pytest.approx(value / 3)] * 3 for value in scores.values[:4] if value
+    ] + [[]]
 
 
 class TestEnsembleOfModels:
@@ -217,21 +215,20 @@ class TestRejects:
         )
 
 
-class TestOption:
-    @pytest.mark.parametrize("several", [False, True])
-    def test_scores_with_the_model_and_logs_correctness(
-        self, several: bool, runs: list[str], tmp_path: Path
-    ) -> None:
-        model = f"[{','.join(runs)}]" if several else runs[0]
-        reward = composed(tmp_path, "reward=neural", f"reward.terms.neural.reward.model={model}")
-        assert isinstance(reward, WeightedSum)
-        assert not reward.needs.answer
-        responses = [replace(r, prompt=replace(r.prompt, answer="3")) for r in RESPONSES]
-        scores = reward(responses)
-        assert list(scores) == list(Neural(runs if several else runs[0])(responses))
-        assert scores.terms["gold"] == [1.0, 0.0, 0.0, 0.0]
-        assert scores.correct == [True, False, False, False]
-        assert scores.monitored
+@pytest.mark.parametrize("several", [False, True])
+def test_the_option_scores_with_the_model_and_logs_correctness(
+    several: bool, runs: list[str], tmp_path: Path
+) -> None:
+    model = f"[{','.join(runs)}]" if several else runs[0]
+    reward = composed(tmp_path, "reward=neural", f"reward.terms.neural.reward.model={model}")
+    assert isinstance(reward, WeightedSum)
+    assert not reward.needs.answer
+    responses = [replace(r, prompt=replace(r.prompt, answer="3")) for r in RESPONSES]
+    scores = reward(responses)
+    assert list(scores) == list(Neural(runs if several else runs[0])(responses))
+    assert scores.terms["gold"] == [1.0, 0.0, 0.0, 0.0]
+    assert scores.correct == [True, False, False, False]
+    assert scores.monitored
 
 
 class TestTraining:

@@ -321,21 +321,20 @@ class TestTools:
         assert text == "1+2=<add>1 2</add><eos>\n<result>3</result>\n3<eos>"
 
 
-class TestChoices:
-    def test_are_branches_and_the_chosen_one_goes_on(self) -> None:
-        model = policy()
-        responses = play("chooses")
-        assert_on_policy(responses, model)
-        for r in responses:
-            assert r.session is not None
-            assert (r.session.requests, r.session.cuts, r.session.branches) == (2, 0, 2)
-            assert len(r.turns) == 4
-            assert len(r.cuts) == 2
-            assert len({turn.text for turn in r.turns[:3]}) > 1
-            last = r.turns[-1]
-            assert last.stop - last.start <= 5
-            assert set(last.text[:-1]).isdisjoint("01234")
-            assert r.tokens[: r.cuts[0]] != r.tokens[r.cuts[1] + len(r.prompt_tokens) : last.start]
+def test_choices_are_branches_and_the_chosen_one_goes_on() -> None:
+    model = policy()
+    responses = play("chooses")
+    assert_on_policy(responses, model)
+    for r in responses:
+        assert r.session is not None
+        assert (r.session.requests, r.session.cuts, r.session.branches) == (2, 0, 2)
+        assert len(r.turns) == 4
+        assert len(r.cuts) == 2
+        assert len({turn.text for turn in r.turns[:3]}) > 1
+        last = r.turns[-1]
+        assert last.stop - last.start <= 5
+        assert set(last.text[:-1]).isdisjoint("01234")
+        assert r.tokens[: r.cuts[0]] != r.tokens[r.cuts[1] + len(r.prompt_tokens) : last.start]
 
 
 def test_texts_never_become_control_tokens() -> None:

@@ -216,15 +216,14 @@ def test_a_model_that_reads_the_padding_between_is_found() -> None:
     assert sampler_gap(policy, PROMPTS, BEGINNINGS) > 2e-5
 
 
-class TestShared:
-    @pytest.mark.parametrize(
-        ("tokens", "num_shared"),
-        [([1, 2, 3], 2), ([1, 2, 3, 4], 3), ([1, 2, 9, 4], 2), ([9, 2, 3], 0), ([1, 2], 1)],
-        ids=["the prompt", "a later turn", "after a cut", "another beginning", "shorter"],
-    )
-    def test_ids_of_the_prompt(self, tokens: list[int], num_shared: int) -> None:
-        prompt: Any = SimpleNamespace(tokens=[1, 2, 3])
-        assert Context(prompt, tokens, [0], 4).num_shared == num_shared
+@pytest.mark.parametrize(
+    ("tokens", "num_shared"),
+    [([1, 2, 3], 2), ([1, 2, 3, 4], 3), ([1, 2, 9, 4], 2), ([9, 2, 3], 0), ([1, 2], 1)],
+    ids=["the prompt", "a later turn", "after a cut", "another beginning", "shorter"],
+)
+def test_shared_ids_of_the_prompt(tokens: list[int], num_shared: int) -> None:
+    prompt: Any = SimpleNamespace(tokens=[1, 2, 3])
+    assert Context(prompt, tokens, [0], 4).num_shared == num_shared
 
 
 NEVER = TinyPolicy(llama(), eos=())

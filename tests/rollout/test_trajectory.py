@@ -41,21 +41,20 @@ def groups(responses: list[Response], samples: int = 4) -> list[list[Response]]:
     return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
 
-class TestLimits:
-    def test_without_branches_they_are_independent_responses(self) -> None:
-        """Those of a rollout without a rule, although some are sampled after others have ended, in
-        batches of other sizes."""
-        expected = sample(Echo(), None)
-        found = [
-            replace(r, meta={key: r.meta[key] for key in r.meta.keys() - {"decisions"}})
-            for r in sample(Echo(), NEVER)
-        ]
-        assert [replace(r, behavior_logprobs=()) for r in found] == [
-            replace(r, behavior_logprobs=()) for r in expected
-        ]
-        for r, other in zip(found, expected, strict=True):
-            assert r.behavior_logprobs == pytest.approx(other.behavior_logprobs, abs=1e-5)
-        assert not any(r.branch for r in expected)
+def test_without_branches_they_are_independent_responses() -> None:
+    """Those of a rollout without a rule, although some are sampled after others have ended, in
+    batches of other sizes."""
+    expected = sample(Echo(), None)
+    found = [
+        replace(r, meta={key: r.meta[key] for key in r.meta.keys() - {"decisions"}})
+        for r in sample(Echo(), NEVER)
+    ]
+    assert [replace(r, behavior_logprobs=()) for r in found] == [
+        replace(r, behavior_logprobs=()) for r in expected
+    ]
+    for r, other in zip(found, expected, strict=True):
+        assert r.behavior_logprobs == pytest.approx(other.behavior_logprobs, abs=1e-5)
+    assert not any(r.branch for r in expected)
 
 
 class TestPrefix:
@@ -156,40 +155,35 @@ class TestEpisode:
                 ).endswith(f"[user]{text}[assistant]")
 
 
-class TestEntropies:
-    def test_of_decisions_are_those_of_the_policy(self) -> None:
-        rule, model, checked = Entropy(num_initial=2, num_tokens=3), policy(), 0
-        size = math.log(model.model.get_input_embeddings().weight.shape[0])
-        for group in groups(sample(TWO, rule, temperature=0.8, max_tokens=40)):
-            for r in group:
-                ids = torch.tensor([[*r.prompt_tokens, *r.tokens]])
-                entropies = (
-                    model(ids, torch.ones_like(ids, dtype=torch.bool), temperature=0.8).entropy[
-                        0, len(r.prompt_tokens) :
-                    ]
-                    / size
+def test_entropies_of_decisions_are_those_of_the_policy() -> None:
+    rule, model, checked = Entropy(num_initial=2, num_tokens=3), policy(), 0
+    size = math.log(model.model.get_input_embeddings().weight.shape[0])
+    for group in groups(sample(TWO, rule, temperature=0.8, max_tokens=40)):
+        for r in group:
+            ids = torch.tensor([[*r.prompt_tokens, *r.tokens]])
+            entropies = (
+                model(ids, torch.ones_like(ids, dtype=torch.bool), temperature=0.8).entropy[
+                    0, len(r.prompt_tokens) :
+                ]
+                / size
+            )
+            by_turn = {
+                turn.start: float(entropies[turn.start : min(turn.stop, turn.start + 3)].mean())
+                for turn in r.turns
+            }
+            for decision in r.meta.get("decisions", ()):
+                assert decision["row"] == r.meta["sample"]
+                assert decision["entropy"] == pytest.approx(by_turn[decision["position"]], abs=1e-4)
+                assert decision["initial_entropy"] == pytest.approx(by_turn[0], abs=1e-4)
+                assert decision["probability"] == pytest.approx(
+                    0.5 + 0.2 * (decision["entropy"] - decision["initial_entropy"])
                 )
-                by_turn = {
-                    turn.start: float(entropies[turn.start : min(turn.stop, turn.start + 3)].mean())
-                    for turn in r.turns
-                }
-                for decision in r.meta.get("decisions", ()):
-                    assert decision["row"] == r.meta["sample"]
-                    assert decision["entropy"] == pytest.approx(
-                        by_turn[decision["position"]], abs=1e-4
-                    )
-                    assert decision["initial_entropy"] == pytest.approx(by_turn[0], abs=1e-4)
-                    assert decision["probability"] == pytest.approx(
-                        0.5 + 0.2 * (decision["entropy"] - decision["initial_entropy"])
-                    )
-                    branched = [
-                        x
-                        for x in group
-                        if x.branch == Branch(r.meta["sample"], decision["position"])
-                    ]
-                    assert len(branched) == decision["num_branches"]
-                    checked += 1
-        assert checked > 6
+                branched = [
+                    x for x in group if x.branch == Branch(r.meta["sample"], decision["position"])
+                ]
+                assert len(branched) == decision["num_branches"]
+                checked += 1
+    assert checked > 6
 
 
 def test_validation_does_not_branch() -> None:

@@ -513,40 +513,36 @@ def test_sharded_weights_are_sent_once_in_full(policy: Policy) -> None:
         assert len(found[0].prompts) == 2 * len(PROMPTS)
 
 
-class TestSamplingAhead:
-    @pytest.mark.slow
-    @pytest.mark.parametrize("turns", [False, True], ids=["a turn", "several turns"])
-    def test_two_ranks_are_one(self, turns: bool, tmp_path: Path) -> None:
-        with servers(None) as [server]:
-            one = ahead_ranks.trained(server.url, turns=turns)
-            prompts = sorted(server.prompts)
-            server.prompts.clear()
-            ranks.run(
-                "tests.support.ahead_ranks",
-                [str(tmp_path / "out.pt"), server.url, *(["turns"] if turns else [])],
-            )
-            assert sorted(server.prompts) == prompts
-        two = torch.load(tmp_path / "out.pt", weights_only=True)
-        before = tiny_setup.learner().state_dict()
-        assert (
-            max(
-                float((weight - before[name]).abs().max())
-                for name, weight in one["weights"].items()
-            )
-            > 1e-4
+@pytest.mark.slow
+@pytest.mark.parametrize("turns", [False, True], ids=["a turn", "several turns"])
+def test_two_ranks_that_sample_ahead_are_one(turns: bool, tmp_path: Path) -> None:
+    with servers(None) as [server]:
+        one = ahead_ranks.trained(server.url, turns=turns)
+        prompts = sorted(server.prompts)
+        server.prompts.clear()
+        ranks.run(
+            "tests.support.ahead_ranks",
+            [str(tmp_path / "out.pt"), server.url, *(["turns"] if turns else [])],
         )
-        for name, weight in one["weights"].items():
-            torch.testing.assert_close(
-                two["weights"][name],
-                weight,
-                rtol=0,
-                atol=1e-6,
-                msg=lambda text, name=name: f"{name}: {text}",
-            )
-        for mine, theirs in zip(one["rows"], two["rows"], strict=True):
-            assert theirs == pytest.approx(mine, rel=1e-4, abs=2e-6)
-        assert [row["train/staleness_max"] for row in two["rows"]] == [0, 1, 1]
-        assert all((row.get("train/turns", 1) > 1) == turns for row in two["rows"])
+        assert sorted(server.prompts) == prompts
+    two = torch.load(tmp_path / "out.pt", weights_only=True)
+    before = tiny_setup.learner().state_dict()
+    assert (
+        max(float((weight - before[name]).abs().max()) for name, weight in one["weights"].items())
+        > 1e-4
+    )
+    for name, weight in one["weights"].items():
+        torch.testing.assert_close(
+            two["weights"][name],
+            weight,
+            rtol=0,
+            atol=1e-6,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
+    for mine, theirs in zip(one["rows"], two["rows"], strict=True):
+        assert theirs == pytest.approx(mine, rel=1e-4, abs=2e-6)
+    assert [row["train/staleness_max"] for row in two["rows"]] == [0, 1, 1]
+    assert all((row.get("train/turns", 1) > 1) == turns for row in two["rows"])
 
 
 @pytest.mark.parametrize("urls", [[], ["localhost:8000"]])

@@ -68,19 +68,18 @@ def fractions(routes: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return count_experts(routes, mask, E).sum(0) / (mask.sum() * L)
 
 
-class TestLoad:
-    def test_counts_choices(self) -> None:
-        _, routes, mask = random_routing()
-        routes[0, 0] = -1
-        expected = torch.zeros(L, E, dtype=torch.float64)
-        for n in range(N):
-            for t in range(T):
-                for layer in range(L):
-                    for expert in routes[n, t, layer].tolist() if mask[n, t] else ():
-                        if expert >= 0:
-                            expected[layer, expert] += 1
-        assert torch.equal(count_experts(routes, mask, E), expected)
-        assert expected.sum() == (mask.sum() - 1) * L * K
+def test_load_counts_choices() -> None:
+    _, routes, mask = random_routing()
+    routes[0, 0] = -1
+    expected = torch.zeros(L, E, dtype=torch.float64)
+    for n in range(N):
+        for t in range(T):
+            for layer in range(L):
+                for expert in routes[n, t, layer].tolist() if mask[n, t] else ():
+                    if expert >= 0:
+                        expected[layer, expert] += 1
+    assert torch.equal(count_experts(routes, mask, E), expected)
+    assert expected.sum() == (mask.sum() - 1) * L * K
 
 
 class TestBalanceLoss:

@@ -62,13 +62,12 @@ def judge(responses: Sequence[Response]) -> Scores:
     return Scores([None if x is None else 10.0 * x for x in right], correct=right)
 
 
-class TestPassAtK:
-    @pytest.mark.parametrize("n", [1, 4, 6])
-    def test_equals_enumeration(self, n: int) -> None:
-        for c in range(n + 1):
-            for k in range(1, n + 1):
-                draws = list(combinations([i < c for i in range(n)], k))
-                assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+@pytest.mark.parametrize("n", [1, 4, 6])
+def test_pass_at_k_equals_enumeration(n: int) -> None:
+    for c in range(n + 1):
+        for k in range(1, n + 1):
+            draws = list(combinations([i < c for i in range(n)], k))
+            assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / len(draws))
 
 
 class TestMajority:

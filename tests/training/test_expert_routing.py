@@ -263,29 +263,28 @@ class TestRouters:
         assert fit(made(Routing(replay=True)), 1)[0]["train/grad_norm"] > 1.001 * norms[0]
 
 
-class TestBalance:
-    def test_adds_the_loss_of_transformers_and_its_gradient(self) -> None:
-        run = attached(made())
-        rows = collected(run)
-        without = gradients(run, rows)
-        on = attached(made(Routing(aux_coefficient=0.3)))
-        extension(on, ExpertRouting).before_step(rows)
-        have = gradients(on, rows) - without
-        on.zero_grad()
-        logits = on.policy.model(input_ids=rows.tokens, output_router_logits=True).router_logits
-        aux = load_balancing_loss_func(logits, 8, 2, loss_row_tokens(rows))
-        (0.3 * aux).backward()
-        want = torch.cat(
-            [
-                (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
-                for p in on.policy.parameters()
-            ]
-        )
-        assert float(extension(on, ExpertRouting).aux_losses[0]) == pytest.approx(
-            float(aux.detach()), rel=1e-5
-        )
-        assert want.norm() > 1e-2
-        torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
+def test_balance_adds_the_loss_of_transformers_and_its_gradient() -> None:
+    run = attached(made())
+    rows = collected(run)
+    without = gradients(run, rows)
+    on = attached(made(Routing(aux_coefficient=0.3)))
+    extension(on, ExpertRouting).before_step(rows)
+    have = gradients(on, rows) - without
+    on.zero_grad()
+    logits = on.policy.model(input_ids=rows.tokens, output_router_logits=True).router_logits
+    aux = load_balancing_loss_func(logits, 8, 2, loss_row_tokens(rows))
+    (0.3 * aux).backward()
+    want = torch.cat(
+        [
+            (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
+            for p in on.policy.parameters()
+        ]
+    )
+    assert float(extension(on, ExpertRouting).aux_losses[0]) == pytest.approx(
+        float(aux.detach()), rel=1e-5
+    )
+    assert want.norm() > 1e-2
+    torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
 
 
 def test_real_tokens_are_those_of_prompt_and_response_where_there_is_loss() -> None:
@@ -298,34 +297,31 @@ def test_real_tokens_are_those_of_prompt_and_response_where_there_is_loss() -> N
         assert not where[i, length:].any()
 
 
-class TestMetrics:
-    def test_changed_fraction_and_load_against_a_slow_count(self) -> None:
-        run = attached(made())
-        rows = collected(run)
-        rows.routed_experts[0] = -1
-        with torch.no_grad():
-            run.policy.routers.modules[0].weight.add_(0.2)
-        run.policy.routers.modules[0].weight.data[0] += 0.3
-        gradients(run, rows)
-        live, where = run.policy(rows.tokens, rows.mask).routed_experts, loss_row_tokens(rows)
-        changed = total = 0
-        counts = torch.zeros(3, 8)
-        for i in range(len(rows)):
-            for t in range(rows.tokens.shape[1]):
-                for layer in range(3) if where[i, t] else ():
-                    chosen = live[i, t, layer].tolist()
-                    counts[layer, chosen] += 1
-                    total += i > 0
-                    changed += i > 0 and set(chosen) != set(
-                        rows.routed_experts[i, t, layer].tolist()
-                    )
-        extension(run, ExpertRouting).after_update(rows, len(rows))
-        metrics = run.meter.compute()
-        assert 0 < changed < total
-        assert metrics["train/router_changed_fraction"] == pytest.approx(changed / total)
-        assert metrics["train/router_load_max"] == pytest.approx(
-            float((counts / counts.mean(1, keepdim=True)).max())
-        )
+def test_changed_fraction_and_load_against_a_slow_count() -> None:
+    run = attached(made())
+    rows = collected(run)
+    rows.routed_experts[0] = -1
+    with torch.no_grad():
+        run.policy.routers.modules[0].weight.add_(0.2)
+    run.policy.routers.modules[0].weight.data[0] += 0.3
+    gradients(run, rows)
+    live, where = run.policy(rows.tokens, rows.mask).routed_experts, loss_row_tokens(rows)
+    changed = total = 0
+    counts = torch.zeros(3, 8)
+    for i in range(len(rows)):
+        for t in range(rows.tokens.shape[1]):
+            for layer in range(3) if where[i, t] else ():
+                chosen = live[i, t, layer].tolist()
+                counts[layer, chosen] += 1
+                total += i > 0
+                changed += i > 0 and set(chosen) != set(rows.routed_experts[i, t, layer].tolist())
+    extension(run, ExpertRouting).after_update(rows, len(rows))
+    metrics = run.meter.compute()
+    assert 0 < changed < total
+    assert metrics["train/router_changed_fraction"] == pytest.approx(changed / total)
+    assert metrics["train/router_load_max"] == pytest.approx(
+        float((counts / counts.mean(1, keepdim=True)).max())
+    )
 
 
 @pytest.mark.slow

@@ -51,34 +51,32 @@ class TestMean:
         assert meter.compute()["x"] == pytest.approx((2e8 + 1) / 3, rel=1e-12)
 
 
-class TestReset:
-    def test_an_iteration_has_its_own_metrics(self) -> None:
-        meter = Meter()
-        found = []
-        for values in ({"a": 1.0, "b": 5.0}, {"a": 3.0}, {"b": 7.0}):
-            for name, value in values.items():
-                meter.mean(f"mean {name}", value)
-                meter.sum(f"sum {name}", int(value))
-                meter.maximum(f"maximum {name}", torch.tensor([value]), torch.tensor([True]))
-            found.append(meter.compute())
-            meter.reset()
-        assert found == [
-            {
-                f"{kind} {name}": value
-                for name, value in values.items()
-                for kind in ("mean", "sum", "maximum")
-            }
-            for values in ({"a": 1.0, "b": 5.0}, {"a": 3.0}, {"b": 7.0})
-        ]
-        assert meter.compute() == {}
+def test_an_iteration_has_its_own_metrics_after_a_reset() -> None:
+    meter = Meter()
+    found = []
+    for values in ({"a": 1.0, "b": 5.0}, {"a": 3.0}, {"b": 7.0}):
+        for name, value in values.items():
+            meter.mean(f"mean {name}", value)
+            meter.sum(f"sum {name}", int(value))
+            meter.maximum(f"maximum {name}", torch.tensor([value]), torch.tensor([True]))
+        found.append(meter.compute())
+        meter.reset()
+    assert found == [
+        {
+            f"{kind} {name}": value
+            for name, value in values.items()
+            for kind in ("mean", "sum", "maximum")
+        }
+        for values in ({"a": 1.0, "b": 5.0}, {"a": 3.0}, {"b": 7.0})
+    ]
+    assert meter.compute() == {}
 
 
-class TestMaximum:
-    def test_is_the_largest_where_it_counts(self) -> None:
-        meter = Meter()
-        meter.maximum("x", torch.tensor([-3.0, math.nan, 9.0]), torch.tensor([True, False, False]))
-        meter.maximum("x", torch.tensor([-5.0]), torch.tensor([True]))
-        assert meter.compute() == {"x": -3.0}
+def test_the_maximum_is_the_largest_where_it_counts() -> None:
+    meter = Meter()
+    meter.maximum("x", torch.tensor([-3.0, math.nan, 9.0]), torch.tensor([True, False, False]))
+    meter.maximum("x", torch.tensor([-5.0]), torch.tensor([True]))
+    assert meter.compute() == {"x": -3.0}
 
 
 class TestEffectiveFraction:

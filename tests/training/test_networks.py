@@ -31,32 +31,31 @@ MADE: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", MADE)
-class TestWeightDecay:
-    def test_leaves_norms_and_biases_alone(self, name: str) -> None:
-        kind, parts = MADE[name]
-        made = learner(kind, policy=wrapped(gpt2()), optimizer=DECAYING, **parts)
-        made.trainer = OneRank()
-        [optimizer], _ = made.configure_optimizers()
-        trained = {
-            f"{n}.{key}": x
-            for n, network in made.networks.items()
-            for key, x in network.named_parameters()
-            if x.requires_grad
-        }
-        assert sum(len(group["params"]) for group in optimizer.param_groups) == len(trained)
-        with torch.no_grad():
-            for x in trained.values():
-                x.grad = torch.zeros_like(x)
-                x.add_(1.0)
-        before = {key: x.detach().clone() for key, x in trained.items()}
-        optimizer.step()
-        assert any(x.ndim > 1 for x in trained.values())
-        assert name == "lora" or any(x.ndim == 1 for x in trained.values())
-        for key, x in trained.items():
-            lr = 0.02 if name == "separate critic" and key.startswith("critic") else LR
-            torch.testing.assert_close(
-                x, before[key] * (1 - lr * DECAY if x.ndim > 1 else 1.0), rtol=1e-5, atol=0, msg=key
-            )
+def test_weight_decay_leaves_norms_and_biases_alone(name: str) -> None:
+    kind, parts = MADE[name]
+    made = learner(kind, policy=wrapped(gpt2()), optimizer=DECAYING, **parts)
+    made.trainer = OneRank()
+    [optimizer], _ = made.configure_optimizers()
+    trained = {
+        f"{n}.{key}": x
+        for n, network in made.networks.items()
+        for key, x in network.named_parameters()
+        if x.requires_grad
+    }
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(trained)
+    with torch.no_grad():
+        for x in trained.values():
+            x.grad = torch.zeros_like(x)
+            x.add_(1.0)
+    before = {key: x.detach().clone() for key, x in trained.items()}
+    optimizer.step()
+    assert any(x.ndim > 1 for x in trained.values())
+    assert name == "lora" or any(x.ndim == 1 for x in trained.values())
+    for key, x in trained.items():
+        lr = 0.02 if name == "separate critic" and key.startswith("critic") else LR
+        torch.testing.assert_close(
+            x, before[key] * (1 - lr * DECAY if x.ndim > 1 else 1.0), rtol=1e-5, atol=0, msg=key
+        )
 
 
 def test_bfloat16_master_weights_are_refused() -> None:

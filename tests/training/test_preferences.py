@@ -52,20 +52,19 @@ class TestAssemble:
         assert rows.mask.sum(2).equal(collate_preferences(RAGGED, policy()).mask.sum(2))
 
 
-class TestMismatched:
-    def test_every_prompt_is_followed_by_the_responses_to_the_next(self) -> None:
-        rows = collate_preferences(RAGGED, made := policy())
-        found = shift_responses(rows, 256)
-        for p in range(4):
-            q = (p + 1) % 4
-            for k in range(3):
-                said = rows.tokens[q, k][rows.mask[q, k]].tolist()
-                assert found.tokens[p, k][found.mask[p, k]].tolist() == said
-                if said:
-                    assert (
-                        found.tokens[p, k, : found.lengths[p, k]].tolist()
-                        == made.encode(RAGGED[p]) + said
-                    )
+def test_every_mismatched_prompt_is_followed_by_the_responses_to_the_next() -> None:
+    rows = collate_preferences(RAGGED, made := policy())
+    found = shift_responses(rows, 256)
+    for p in range(4):
+        q = (p + 1) % 4
+        for k in range(3):
+            said = rows.tokens[q, k][rows.mask[q, k]].tolist()
+            assert found.tokens[p, k][found.mask[p, k]].tolist() == said
+            if said:
+                assert (
+                    found.tokens[p, k, : found.lengths[p, k]].tolist()
+                    == made.encode(RAGGED[p]) + said
+                )
 
 
 @pytest.mark.parametrize("text", [True, False], ids=["text", "chat"])

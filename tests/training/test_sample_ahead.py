@@ -211,47 +211,46 @@ class Policies(L.Callback):
         self.policies.append(learner.policy.frozen_copy())
 
 
-class TestCorrection:
-    def test_compares_the_policy_of_the_iteration_with_the_one_before(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(sample_ahead, "Thread", InlineThread)
-        batches: list[Any] = []
+def test_the_correction_compares_the_policy_of_the_iteration_with_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sample_ahead, "Thread", InlineThread)
+    batches: list[Any] = []
 
-        class Recorded(Truncated):
-            def __call__(self, old_logprobs: Any, behavior_logprobs: Any, mask: Any) -> Any:
-                weights = super().__call__(old_logprobs, behavior_logprobs, mask)
-                batches.append((old_logprobs, behavior_logprobs, mask, weights))
-                return weights
+    class Recorded(Truncated):
+        def __call__(self, old_logprobs: Any, behavior_logprobs: Any, mask: Any) -> Any:
+            weights = super().__call__(old_logprobs, behavior_logprobs, mask)
+            batches.append((old_logprobs, behavior_logprobs, mask, weights))
+            return weights
 
-        policies, made = (
-            Policies(),
-            pipelined(rollout=Copying(max_tokens=8), correction=Recorded(high=1.05)),
+    policies, made = (
+        Policies(),
+        pipelined(rollout=Copying(max_tokens=8), correction=Recorded(high=1.05)),
+    )
+    seen: list[Any] = []
+    made.add_old_logprobs = lambda batch, first: (
+        seen.append(batch),
+        type(made).add_old_logprobs(made, batch, first),
+    )[1]
+    rows = fit(made, 3, callbacks=(policies,))
+    for i, (batch, row) in enumerate(zip(seen, rows, strict=True)):
+        now, before = (
+            policies.policies[max(0, i - age)](batch.tokens, batch.mask).logprobs.detach()
+            for age in (0, 1)
         )
-        seen: list[Any] = []
-        made.add_old_logprobs = lambda batch, first: (
-            seen.append(batch),
-            type(made).add_old_logprobs(made, batch, first),
-        )[1]
-        rows = fit(made, 3, callbacks=(policies,))
-        for i, (batch, row) in enumerate(zip(seen, rows, strict=True)):
-            now, before = (
-                policies.policies[max(0, i - age)](batch.tokens, batch.mask).logprobs.detach()
-                for age in (0, 1)
-            )
-            torch.testing.assert_close(
-                batch.behavior_logprobs[batch.mask], before[batch.mask], rtol=0, atol=1e-4
-            )
-            log_ratio = (now - before)[batch.mask]
-            assert row[
-                "train/ahead_logprob_gap" if i else "train/sampler_logprob_gap"
-            ] == pytest.approx(float(log_ratio.abs().mean()), abs=1e-4)
-            assert row["train/correction_mean"] == pytest.approx(
-                float(log_ratio.exp().clamp(max=1.05).mean()), abs=1e-4
-            )
-        assert rows[1]["train/ahead_logprob_gap"] > 1e-2
-        assert rows[0]["train/sampler_logprob_gap"] < 1e-4
-        assert len(batches) == 3
+        torch.testing.assert_close(
+            batch.behavior_logprobs[batch.mask], before[batch.mask], rtol=0, atol=1e-4
+        )
+        log_ratio = (now - before)[batch.mask]
+        assert row[
+            "train/ahead_logprob_gap" if i else "train/sampler_logprob_gap"
+        ] == pytest.approx(float(log_ratio.abs().mean()), abs=1e-4)
+        assert row["train/correction_mean"] == pytest.approx(
+            float(log_ratio.exp().clamp(max=1.05).mean()), abs=1e-4
+        )
+    assert rows[1]["train/ahead_logprob_gap"] > 1e-2
+    assert rows[0]["train/sampler_logprob_gap"] < 1e-4
+    assert len(batches) == 3
 
 
 class TestFailures:
