@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -22,8 +23,8 @@ from pathlib import Path
 from statistics import mean, stdev, variance
 from typing import Any
 
-import mpmath  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
+from scipy.stats import ttest_ind
 
 from bench import ours
 from bench.process import ROOT, exit_on_sigterm, run_python
@@ -161,48 +162,23 @@ def train(side: str, task: Task, seed: int, model: Path, folder: Path) -> Curve:
     return curve
 
 
-@dataclass(frozen=True)
-class Welch:
-    """Welch's test of equal means of two samples with different variances (Biometrika 34, 1947)."""
+def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """Compare two samples of at least two values each by Welch's test of equal means (Biometrika
+    34, 1947).
 
-    difference: float
-    """Mean of the first sample less that of the second."""
-    error: float
-    """Standard error of the difference."""
-    freedom: float
-    """Degrees of freedom (Welch and Satterthwaite)."""
-
-    @classmethod
-    def of(cls, a: Sequence[float], b: Sequence[float]) -> Welch:
-        """Compare two samples of at least two values each."""
-        x, y = variance(a) / len(a), variance(b) / len(b)
-        freedom = (x + y) ** 2 / (x**2 / (len(a) - 1) + y**2 / (len(b) - 1)) if x + y else 1.0
-        return cls(mean(a) - mean(b), (x + y) ** 0.5, freedom)
-
-    @property
-    def p(self) -> float:
-        """Probability of a difference at least this large, in either direction, if the means are
-        equal."""
-        return (
-            p_value(self.difference / self.error, self.freedom)
-            if self.error
-            else float(not self.difference)
-        )
-
-    def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Return the confidence interval of the difference that misses the true one with
-        probability `level`."""
-        low, high = 0.0, 1e4
-        for _ in range(100):  # bisection: p falls as t grows
-            middle = (low + high) / 2
-            low, high = (middle, high) if p_value(middle, self.freedom) > level else (low, middle)
-        return self.difference - low * self.error, self.difference + low * self.error
-
-
-def p_value(t: float, freedom: float) -> float:
-    """Return `P(|T| >= |t|)` of Student's t distribution: the regularised incomplete beta function
-    I_x(df/2, 1/2) at x = df / (df + t²)."""
-    return float(mpmath.betainc(freedom / 2, 0.5, 0, freedom / (freedom + t**2), regularized=True))
+    Returns:
+        the p value, and the ends of the confidence interval of the difference of the means that
+        misses the true one with probability `LEVEL`.
+    """
+    difference = mean(a) - mean(b)
+    if not variance(a) + variance(b):
+        return float(not difference), difference, difference
+    with warnings.catch_warnings():
+        # of one sample without variance
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
+        test = ttest_ind(a, b, equal_var=False)
+    low, high = test.confidence_interval(1 - LEVEL)
+    return float(test.pvalue), float(low), float(high)
 
 
 def select(curves: Sequence[Curve], side: str, steps: int) -> list[Curve]:
@@ -218,13 +194,11 @@ def section(curves: Sequence[Curve], steps: int) -> str:
     differing, unknown = list[str](), list[str]()
     for name in names:
         here, trl = ([curve.measures[name] for curve in found] for found in sides.values())
-        test = Welch.of(here, trl)
-        low, high = test.interval()
+        p, low, high = welch(here, trl)
         cells = [f"{mean(values):.3f} ± {stdev(values):.3f}" for values in (here, trl)]
-        rows.append(
-            [name, *cells, f"{test.difference:+.3f} ({low:+.3f} to {high:+.3f})", f"{test.p:.2f}"]
-        )
-        if test.p < LEVEL / len(names):
+        difference = mean(here) - mean(trl)
+        rows.append([name, *cells, f"{difference:+.3f} ({low:+.3f} to {high:+.3f})", f"{p:.2f}"])
+        if p < LEVEL / len(names):
             differing.append(name)
         elif max(-low, high) > MARGIN:
             unknown.append(name)

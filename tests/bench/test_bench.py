@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -76,18 +75,6 @@ class TestProcess:
             process.run_python(
                 ["-c", "print('broken', flush=True); raise SystemExit(3)"], tmp_path / "log"
             )
-
-    def test_interruption_leaves_no_process(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def interrupt(seconds: float) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(time, "sleep", interrupt)
-        start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            process.run_python(["-c", "import time; time.sleep(20)"], tmp_path / "log")
-        assert time.monotonic() - start < 15
 
 
 class TestRecords:
@@ -165,21 +152,9 @@ class TestReport:
         )
         assert ("More than 100 %" in report.limit_table(c)) == busy
 
-    def test_without_trl_there_is_one_column(self) -> None:
-        assert "TRL" not in report.comparison_table(self.comparison(None))
-
     def test_says_if_the_machine_was_busy(self) -> None:
         assert "busy" in report.warn_of_load(1.0, 2)
         assert not report.warn_of_load(0.2, 2)
-
-    def test_page_has_command_date_machine_and_versions(self) -> None:
-        text = report.page("Results", "make bench", report.noted(), ["section"])
-        assert all(
-            f"- {name}: " in text
-            for name in ("Command", "Date", "Machine", "Versions", "Load average before")
-        )
-        assert "cores" in text
-        assert "torch 2" in text
 
 
 @pytest.mark.slow
@@ -204,6 +179,9 @@ class TestCommand:
         text = (tmp_path / "RESULTS.md").read_text()
         assert "## mini" in text
         assert "| rollout |" in text
+        assert "TRL |" not in text
+        for name in ("Command", "Date", "Machine", "Versions", "Load average before"):
+            assert f"- {name}: " in text
         found = json.loads((tmp_path / "results.json").read_text())["workloads"]["mini"]
         iterations = [Record(**r) for r in found["runs"]["here"][0]["records"]]
         assert len(iterations) == 2
@@ -339,11 +317,6 @@ class TestGrowth:
         assert "| c | 1 |" in text
         assert "| samples | 2 |" in text
 
-    def test_exponent_of_powers(self) -> None:
-        x = [1.0, 2.0, 4.0, 8.0]
-        assert growth.exponent(x, [3 * v**2 for v in x]) == pytest.approx(2)
-        assert growth.exponent(x, [100.0, 1.0, 4.0, 8.0]) == pytest.approx(1)
-
     def test_line(self) -> None:
         line = growth.fit_line([1.0, 2.0, 5.0], [5.0, 8.0, 17.0])
         assert (line.intercept, line.slope, line.r2) == pytest.approx((2, 3, 1))
@@ -352,11 +325,12 @@ class TestGrowth:
     @pytest.mark.parametrize(("power", "verdict"), [(1, "yes"), (2, "**no**")])
     def test_says_whether_time_grows_faster_than_the_work(self, power: int, verdict: str) -> None:
         point = growth.Point("group")
+        # the exponents are those of the upper half
         found = [
-            growth.Measurement(point, x, x**power, 0.1, 0.1, 1e9, 10 * x)
+            growth.Measurement(point, x, x**power if x > 1 else 100.0, 0.1, 0.1, 1e9, 10 * x)
             for x in (1.0, 2.0, 4.0, 8.0)
         ]
-        assert growth.summary(found)[5] == verdict
+        assert growth.summary(found)[3:6] == [f"{power:.2f}", "1.00", verdict]
 
     @pytest.mark.parametrize("axis", growth.LABELS)
     def test_points_differ_only_along_their_axis(self, axis: str) -> None:

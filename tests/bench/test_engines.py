@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from bench import engine, engines
-from bench.engines import Measurement
 from bench.workloads import WORKLOADS, prepare
 from rlmods.policy.hf import load
 
@@ -71,17 +70,6 @@ class TestEngine:
 
 
 class TestEngines:
-    def test_table_has_speed_with_range_and_memory(self) -> None:
-        found = [
-            Measurement(name, "float32", 8, [3 * k, k, 5 * k], 2e9 * k)
-            for k, name in enumerate(engine.ENGINES, 1)
-        ]
-        text = engines.results_table(
-            [*found, *(Measurement(m.engine, "bfloat16", 8, [1.0], 1e9) for m in found)]
-        )
-        assert "| float32 | 8 | 3 (1 to 5) | 6 (2 to 10) | 9 (3 to 15) | 2 | 4 | 6 |" in text
-        assert "| bfloat16 | 8 | 1 (1 to 1) | 1 (1 to 1) | 1 (1 to 1) | 1 | 1 | 1 |" in text
-
     def test_measures_every_engine_in_its_environment(
         self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
