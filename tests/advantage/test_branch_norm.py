@@ -13,9 +13,6 @@ from tests.support.batches import few
 from tests.support.reference import group_advantage
 from tests.support.trees import Forest, forest, forests, hard
 
-STAR = [0.0, 1.0, 4.0]
-"""Rewards of three responses that share their first two tokens."""
-
 
 def estimate(part: Any, f: Forest) -> Tensor:
     return part(f.rewards, f.mask, f.group, None, f.origin).advantages

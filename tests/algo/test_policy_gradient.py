@@ -559,17 +559,17 @@ class TestTokenCredit:
         assert fit(learner(ratio=Clipped(level="sequence_token"), advantage=by_token), 1)
 
 
-def two_terms(responses):
-    """An even first token, and the number of tokens; the latter abstains on some responses."""
-    return [None if i % 5 == 0 else float(len(r.tokens)) for i, r in enumerate(responses)]
-
-
 class TestRewardParts:
     def test_terms_and_weights_reach_the_estimator(self):
+        """An even first token, and the number of tokens, which abstains on some responses."""
+
+        def num_tokens(responses):
+            return [None if i % 5 == 0 else float(len(r.tokens)) for i, r in enumerate(responses)]
+
         reward = WeightedSum(
             {
                 "even": {"reward": even},
-                "tokens": {"reward": two_terms, "weight": 0.1},
+                "tokens": {"reward": num_tokens, "weight": 0.1},
                 "gold": {"reward": even, "weight": 0},
             }
         )
