@@ -32,10 +32,10 @@ class JSON:
     """1.0 if the JSON of a response (`extract_json`) is valid and matches its JSON schema, if there
     is one; else 0.0.
 
-    JSON is parsed strictly by RFC 8259: no NaN, no Infinity, nothing after the value; also no
-    duplicate keys and no numbers that overflow. A prompt's own schema, in the column `column`,
-    takes precedence over the file `schema`. Schemas are validated in worker processes with a time
-    limit; nothing is fetched, and the keyword `format` is ignored.
+    JSON is parsed strictly by RFC 8259: no NaN, no Infinity, nothing after the value; of equal keys
+    the last counts. A prompt's own schema, in the column `column`, takes precedence over the file
+    `schema`. Schemas are validated in worker processes with a time limit; nothing is fetched, and
+    the keyword `format` is ignored.
 
     JSON that cannot be checked scores 0.0 and is counted: `timeouts`, `errors` (such as a `$ref`
     that cannot be resolved).

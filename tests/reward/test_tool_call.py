@@ -79,7 +79,6 @@ def test_is_the_fraction_of_valid_calls(tools: Any) -> None:
         '{"name": ["now"], "arguments": {}}',
         '{"name": "now", "arguments": {}, "id": 1}',
         '{"name": "now", "arguments": {"a": NaN}}',
-        '{"name": "now", "arguments": {"a": 1, "a": 1}}',
         '{"name": "now", "arguments": {}} ok',
         '{"name": "now", "arguments": {}',
         "{'name': 'now', 'arguments': {}}",
