@@ -165,7 +165,7 @@ class RewardNeeds:
     """Returns one reward per response; a reward that returns rewards by step only declares
     False."""
     gives_tokens: bool = False
-    """Spreads its reward over the tokens of a response."""
+    """Returns a reward for each turn of a response, at its last token."""
 
     @staticmethod
     def combine(rewards: Iterable[object]) -> RewardNeeds:

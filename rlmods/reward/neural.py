@@ -1,7 +1,7 @@
 """Reward from a trained reward model or an ensemble of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from statistics import fmean, pstdev
 from typing import Any, Literal
@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 
 from rlmods.errors import UserError
-from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel, find, pool
 from rlmods.settings.bounds import Count, NonNegative, bounded
 from rlmods.types import Response, Scores
@@ -95,16 +94,9 @@ class Neural(RewardModelBase):
     """Number of standard deviations that mean_minus_std subtracts."""
     token_budget: Count = 8192
     """Maximum number of tokens in one forward pass, padding included."""
-    spread: Literal["last", "uniform"] = "last"
-    """last: the score is the reward of the last token. uniform: an equal part on each token, for
-    estimators with token-level credit (advantage=gae, n_step); others do not change."""
 
     def __post_init__(self) -> None:
         self.check("neural")
-
-    @property
-    def needs(self) -> RewardNeeds:
-        return RewardNeeds(gives_tokens=self.spread != "last")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         members = [self._score(network, responses) for network in self.networks]
@@ -114,17 +106,10 @@ class Neural(RewardModelBase):
             known = [score for score in scores if score is not None]
             values.append(ensemble(known, self.aggregate, self.k) if known else None)
             deviations.append(pstdev(known) if known else None)
-        result = Scores(values)
-        if len(members) > 1:
-            terms = {f"member_{i}": scores for i, scores in enumerate(members)}
-            result = replace(result, terms=terms, columns={"std": deviations})
-        if self.spread == "last":
-            return result
-        rows = []
-        for value, response in zip(values, responses, strict=True):
-            length = len(response.tokens)
-            rows.append([value and value / max(1, length)] * length)
-        return replace(result, tokens=rows)
+        if len(members) == 1:
+            return Scores(values)
+        terms = {f"member_{i}": scores for i, scores in enumerate(members)}
+        return Scores(values, terms=terms, columns={"std": deviations})
 
     def _score(self, network: ScalarModel, responses: Sequence[Response]) -> list[float | None]:
         rows = []

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import mul
 from typing import Any, Literal
 
 from rlmods.data.solutions import OPERATIONS
@@ -15,25 +14,24 @@ from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.reward.neural import RewardModelBase
-from rlmods.settings.bounds import Count, Positive, bounded
+from rlmods.settings.bounds import Count, bounded
 from rlmods.types import Response, Scores
 
 Aggregate = Literal["min", "mean", "last", "product"]
 
 
-def aggregate_steps(steps: Sequence[float], how: Aggregate | None, decay: float = 1.0) -> float:
-    """Return one score of the K >= 1 steps of a response: their sum without `how`; the mean is
-    sum_k w_k s_k / sum_k w_k with w_k = decay^(K - k)."""
+def aggregate_steps(steps: Sequence[float], how: Aggregate | None) -> float:
+    """Return one score of the steps of a response, of which there is at least one: their sum
+    without `how`."""
     if how == "min":
         return min(steps)
     if how == "last":
         return steps[-1]
     if how == "product":
         return math.prod(steps)
-    if how is None:
-        return float(sum(steps))
-    weights = [decay ** (len(steps) - 1 - k) for k in range(len(steps))]
-    return math.fsum(map(mul, weights, steps)) / math.fsum(weights)
+    if how == "mean":
+        return math.fsum(steps) / len(steps)
+    return float(sum(steps))
 
 
 def step_ends(
@@ -68,11 +66,10 @@ def scores_by_step(
     ends: Sequence[Sequence[int]],
     steps: Sequence[Sequence[float]],
     how: Aggregate | None,
-    decay: float = 1.0,
 ) -> Scores:
     """Return the scores of the steps of each response, whose last tokens have the indices `ends`:
     one reward per step, or with `how` their aggregate. A response without steps abstains."""
-    values = [aggregate_steps(row, how, decay) if row else None for row in steps]
+    values = [aggregate_steps(row, how) if row else None for row in steps]
     scores = Scores(values, columns={"steps": steps})
     if how is not None:
         return scores
@@ -108,19 +105,11 @@ class Process(RewardModelBase):
     """Text that ends a step."""
     aggregate: Aggregate | None = None
     """min, mean, last or product: one score per response. null: one reward per step."""
-    decay: Positive = 1.0
-    """With aggregate=mean, the weight of a step relative to the next one; above 0. Below 1 later
-    steps count more, above 1 earlier ones."""
     token_budget: Count = 8192
     """Maximum number of tokens in one forward pass, padding included."""
 
     def __post_init__(self) -> None:
         self.check("process")
-        if self.decay != 1 and self.aggregate != "mean":
-            raise UserError(
-                f"Process: decay={self.decay} weights the steps of a mean: type "
-                "reward.terms.process.reward.aggregate=mean"
-            )
 
     @property
     def needs(self) -> RewardNeeds:
@@ -138,7 +127,7 @@ class Process(RewardModelBase):
             ends.append(step_ends(network.decode, tokens, self.separator))
         probabilities = network.grade(rows, self.token_budget).sigmoid()
         steps = [probabilities[i, indices].tolist() for i, indices in enumerate(ends)]
-        return scores_by_step(responses, ends, steps, self.aggregate, self.decay)
+        return scores_by_step(responses, ends, steps, self.aggregate)
 
     def _tokens(self, network: ScalarModel, response: Response, prompt: list[int]) -> list[int]:
         """Input of the reward model: the sampled tokens if its tokenizer agrees with them, else its

@@ -335,7 +335,7 @@ BY_SOURCE = (
     "+reward@reward.rewards.a=process",
     "reward.rewards.a.terms.process.reward.model=an/other",
 )
-NEURAL = "reward.terms.neural.reward"
+BY_TURN = ("environment=guess_number", "reward=environment", "reward.by_turn=true")
 
 AHEAD = ("rollout=vllm_server", "rollout.urls=[http://h]", "rollout.ahead=1")
 GAME = ("data=hidden_number", "reward=environment", "environment=guess_number")
@@ -503,12 +503,10 @@ RULES = {
         (
             (
                 *("algo=grpo", "advantage=process", *PROCESS),
-                *(
-                    f"+reward.terms.rm.reward.{x}"
-                    for x in ("_target_=rlmods.reward.Neural", "model=an/other", "spread=uniform")
-                ),
+                "+reward.terms.turns.reward._target_=rlmods.reward.EnvironmentReward",
+                "+reward.terms.turns.reward.by_turn=true",
             ),
-            "every token of a spread reward as a step: type reward.terms.rm.reward.spread=last",
+            "of each turn as that of a step: type reward.terms.turns.reward.by_turn=false",
         ),
         (
             ("algo=grpo", "advantage=process_outcome", *PROCESS),
@@ -841,14 +839,8 @@ RULES = {
             "advantage=accept reads correctness only: drop them",
         ),
         (
-            (
-                "algo=ppo",
-                "reward=neural",
-                f"{NEURAL}.model=an/other",
-                f"{NEURAL}.spread=uniform",
-                "algo.clip_reward=1",
-            ),
-            "but this reward is spread over tokens: drop them",
+            ("algo=ppo", *BY_TURN, "algo.clip_reward=1"),
+            "but this reward gives one per turn: drop them",
         ),
         (
             ("algo=grpo", "advantage=gdpo", "algo.clip_reward=1"),

@@ -127,14 +127,6 @@ class TestNeural:
         assert rows == [([2, 3, 4, 4], [3, 4, 1]), ([2, 3, 4], [4])]
 
 
-def test_uniform_parts_are_equal_and_need_no_common_tokenizer(run: str) -> None:
-    responses = [replace(r, tokens=[100_000] * 3, prompt_tokens=[5]) for r in RESPONSES]
-    scores = Neural(run, spread="uniform")([*responses, replace(responses[0], tokens=[])])
-    assert scores.tokens == [
-        [pytest.approx(value / 3)] * 3 for value in scores.values[:4] if value
-    ] + [[]]
-
-
 class TestEnsembleOfModels:
     @pytest.mark.parametrize("aggregate", ["mean", "min", "mean_minus_std"])
     def test_aggregates_the_members(self, aggregate: Any, runs: list[str]) -> None:
