@@ -8,7 +8,10 @@ from typing import Any
 from rlmods.errors import UserError
 from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
 from rlmods.protocols import compare, counts_of
-from rlmods.types import Response, Scores
+from rlmods.types import Prompt, Response, Scores
+
+Key = tuple[str, str, str]
+"""Prompt id, text and finish of a response."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Preference:
 
     The reward compares responses within a group, so it needs no scale that is comparable across
     prompts, as in reinforcement learning from AI feedback (arXiv 2309.00267). Each pair of
-    different responses is judged; equal ones are a tie. A response without any verdict
+    different responses is judged once; equal ones are a tie. A response without any verdict
     abstains; pairs without a verdict are counted as `without_verdict`, next to the judge's own
     counts.
 
@@ -46,12 +49,14 @@ class Preference:
         for row, response in enumerate(responses):
             occurrence = (response.prompt.id, response.prompt.time)
             groups.setdefault(occurrence, []).append(row)
-        texts = [(response.text, response.finish) for response in responses]
-        pairs: list[tuple[int, int]] = []
+        keys = [(response.prompt.id, response.text, response.finish) for response in responses]
+        pairs: dict[tuple[Key, Key], tuple[Prompt, Response, Response]] = {}
         for rows in groups.values():
-            pairs += [(i, j) for i, j in combinations(rows, 2) if texts[i] != texts[j]]
-        questions = [(responses[i].prompt, responses[i], responses[j]) for i, j in pairs]
-        verdicts = dict(zip(pairs, compare(self.judge, questions), strict=True))
+            for i, j in combinations(rows, 2):
+                if keys[i] != keys[j] and (keys[j], keys[i]) not in pairs:
+                    question = (responses[i].prompt, responses[i], responses[j])
+                    pairs.setdefault((keys[i], keys[j]), question)
+        verdicts = dict(zip(pairs, compare(self.judge, list(pairs.values())), strict=True))
         counts = counts_of(self.judge)
         counts.subtract(counts_before)
         counts["without_verdict"] = list(verdicts.values()).count(None)
@@ -61,7 +66,7 @@ class Preference:
         for rows in groups.values():
             for row in rows:
                 others = [other for other in rows if other != row]
-                found = [verdicts.get((row, other), 0.5) for other in others]
+                found = [verdicts.get((keys[row], keys[other]), 0.5) for other in others]
                 points = [verdict for verdict in found if verdict is not None]
                 values[row] = sum(points) / len(points) if points else None
         return Scores(values, counts=counts)

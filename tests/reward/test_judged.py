@@ -56,7 +56,7 @@ class TestPreference:
             0.25,
             1.0,
         ]
-        assert compared == [("x", "xx"), ("x", "xx")]
+        assert compared == [("x", "xx")]
 
     def test_abstains_without_a_verdict_and_counts_the_pair(self) -> None:
         scores = Preference(lambda *_: None)([respond("x"), respond("xx"), respond("y", "single")])
