@@ -66,6 +66,21 @@ STYLES = {
         "def check(candidate):\n    assert candidate(2) == 4",
         "Solution().f",
     ),
+    "asyncio in the code": Style(
+        "import asyncio\nasync def g(x):\n    await asyncio.sleep(0)\n    return x + 1\ndef "
+        "f(x): return asyncio.run(g(x))",
+        ["assert f(1) == 2"],
+    ),
+    "coroutine": Style(
+        "async def f(x): return x + 1", ["import asyncio\nassert asyncio.run(f(1)) == 2"]
+    ),
+    "gathered coroutines": Style(
+        "import asyncio\nasync def f(x):\n    await asyncio.sleep(0)\n    return x",
+        [
+            "import asyncio\nasync def run():\n    return await asyncio.gather(f(1), "
+            "f(2))\nassert asyncio.run(run()) == [1, 2]"
+        ],
+    ),
     "Fraction": Style(
         "from fractions import Fraction\ndef f(a, b): return Fraction(a, b)",
         [
@@ -123,6 +138,11 @@ STYLES = {
     "OrderedDict": Style(
         "from collections import OrderedDict\ndef f(): return OrderedDict([(1, 2), (3, 4)])",
         ["assert list(f()) == [1, 3] and f() == {3: 4, 1: 2}"],
+    ),
+    "namedtuple": Style(
+        "from collections import namedtuple\nPoint = namedtuple('Point', 'x y')\ndef f(a): "
+        "return Point(a, a + 1)",
+        ["assert f(1) == Point(1, 2) == (1, 2) and f(1).y == 2"],
     ),
     "enum": Style(
         "from enum import Enum\nclass Color(Enum):\n    RED = 1\n    BLUE = 2\ndef f(x): "
@@ -185,7 +205,8 @@ STYLES = {
         "class Animal:\n    def speak(self): raise NotImplementedError\nclass Dog(Animal):\n "
         "   def speak(self): return 'wuff'",
         [
-            "d = Dog()\nassert d.speak() == 'wuff'\ntry: Animal().speak()\nexcept NotImplementedError: pass\nelse: assert False"
+            "d = Dog()\nassert d.speak() == 'wuff' and isinstance(d, Animal) and issubclass(Dog, "
+            "Animal)\ntry: Animal().speak()\nexcept NotImplementedError: pass\nelse: assert False"
         ],
     ),
     "properties and class methods": Style(
@@ -219,7 +240,7 @@ STYLES = {
     "recursion with cache": Style(
         "from functools import lru_cache\n@lru_cache(None)\ndef fib(n): return n if n < 2 "
         "else fib(n - 1) + fib(n - 2)",
-        ["assert fib(300) % 1000 == 600"],
+        ["assert fib(300) % 1000 == 600 and fib.cache_info().hits > 0"],
     ),
     "large and special numbers": Style(
         "def f(x): return x",
@@ -235,6 +256,7 @@ STYLES = {
             "assert g(slice(1, 3)) == 'bc'",
         ],
     ),
+    "types as results": Style("def f(x): return type(x)", ["assert f(1) is int and f('a') == str"]),
     "one object": Style(
         "class Config:\n    one = None\n    def __new__(cls):\n        cls.one = cls.one or "
         "super().__new__(cls)\n        return cls.one",

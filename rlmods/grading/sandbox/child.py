@@ -1,9 +1,11 @@
 """What a confined process runs: a program, the code under test or its tests (`test_runner`)."""
 
 import builtins
+import inspect
 import io
 import operator
 import os
+import socket
 import sys
 import types
 from typing import Any
@@ -31,6 +33,7 @@ def prepare_server() -> None:
     sys.setrecursionlimit(20_000)
     sys.argv = ["solution.py"]
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
+    socket.socketpair = _socket_pair  # type: ignore[assignment]
 
 
 def run_code(job: dict[str, Any]) -> None:
@@ -86,6 +89,11 @@ class Objects:
         if operation != "call":
             return {"value": self.encode(result)}
         reply: dict[str, Any] = {}
+        if inspect.iscoroutine(result):
+            import asyncio
+
+            result = asyncio.run(result)
+            reply["awaitable"] = True
         now = self.encode((values, options))
         if now != arguments:
             reply["arguments"] = now
@@ -115,3 +123,21 @@ class Objects:
 
 def bases_of(kind: type[BaseException]) -> list[list[str]]:
     return [[base.__module__, base.__name__] for base in kind.__mro__]
+
+
+class _PipeEnd(io.FileIO):
+    """End of a pipe with the methods that an event loop calls on the sockets by which it wakes
+    itself up."""
+
+    recv = io.FileIO.read
+    send = io.FileIO.write
+
+    def setblocking(self, blocking: bool) -> None:
+        os.set_blocking(self.fileno(), blocking)
+
+
+def _socket_pair(*_: object, **__: object) -> tuple[_PipeEnd, _PipeEnd]:
+    """A pipe in place of a pair of sockets, which confined processes may not make: asyncio needs no
+    more."""
+    reader, writer = os.pipe()
+    return _PipeEnd(reader, "rb"), _PipeEnd(writer, "wb")

@@ -8,8 +8,7 @@ handles. Methods with the names of plain types' own, such as `startswith`, exist
 call of a class returns: a name of the tests that begins with a capital letter, but not `Solution`.
 
 Impossible across two processes: functions of the tests as arguments, classes of the tests that
-inherit from classes of the code, `isinstance` with classes of the code, coroutines, `with` blocks
-of the code's context managers. Such tests fail."""
+inherit from classes of the code, `with` blocks of the code's context managers. Such tests fail."""
 
 import os
 import sys
@@ -75,7 +74,7 @@ def run_functions(namespace: dict[str, Any]) -> bool:
     for name, value in list(namespace.items()):
         if isinstance(value, types.FunctionType) and name.startswith("test"):
             if not signature(value).parameters:
-                run_function(value)
+                finish(value())
         elif isinstance(value, type) and value.__module__ == "__main__":
             unittest = sys.modules.get("unittest")
             if unittest is not None and issubclass(value, unittest.TestCase):
@@ -93,14 +92,14 @@ def run_methods(test_class: type) -> None:
     for method in methods:
         instance = test_class()
         for step in ("setup_method", method, "teardown_method"):
-            run_function(getattr(instance, step, lambda: None))
+            finish(getattr(instance, step, lambda: None)())
 
 
-def run_function(function: Callable[[], object]) -> None:
-    """Call a function of the tests. Raises TypeError for a coroutine, whose assertions would never
-    run."""
-    if isinstance(function(), types.CoroutineType):
-        raise TypeError("a test cannot be a coroutine")
+def finish(result: object) -> None:
+    if isinstance(result, types.CoroutineType):
+        import asyncio
+
+        asyncio.run(result)
 
 
 class Code:
@@ -169,7 +168,8 @@ class Code:
             changed = [*after, *options.values()]
             for argument, value in zip((*args, *kwargs.values()), changed, strict=True):
                 update(argument, value)
-        return self.decode(reply["value"])
+        result = self.decode(reply["value"])
+        return finished(result) if reply.get("awaitable") else result
 
     def exchange(self, message: dict[str, Any]) -> dict[str, Any]:
         with self.lock:  # tests may have threads
@@ -218,6 +218,11 @@ def update(argument: Any, changed: Any) -> None:
         argument.update(changed)
 
 
+async def finished(result: object) -> Any:
+    """Return the result of a coroutine that has run in the process of the code."""
+    return result
+
+
 def number_of(value: object) -> int:
     if isinstance(value, Handle):
         return int(value._number)
@@ -244,6 +249,16 @@ class Handle:
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         return self._code.request("call", self, *args, **kwargs)
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, Handle) and bool(
+            self._code.request("isinstance", instance, self)
+        )
+
+    def __subclasscheck__(self, subclass: object) -> bool:
+        return isinstance(subclass, Handle) and bool(
+            self._code.request("issubclass", subclass, self)
+        )
 
 
 class ClassHandle(Handle):

@@ -10,11 +10,13 @@ Imported by a bare interpreter: uses the standard library only.
 
 import json
 import os
-from collections import Counter, deque
+from collections import Counter, deque, namedtuple
 from collections.abc import Callable
 from datetime import date, datetime, time as time_of_day, timedelta
 from decimal import Decimal
+from enum import Enum
 from fractions import Fraction
+from functools import cache
 from importlib import import_module
 from typing import Any, BinaryIO
 
@@ -56,6 +58,9 @@ def read_job(descriptor: int) -> dict[str, Any]:
 
 COLLECTIONS: dict[str, Any] = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
 DICTS: dict[str, Any] = {"Counter": Counter, "dict": dict}
+TYPES: dict[str, type] = {
+    kind.__name__: kind for kind in (bool, int, float, str, bytes, list, tuple, set, dict)
+}
 
 
 def _bounds(value: Any) -> list[Any]:
@@ -89,8 +94,13 @@ def encode(value: Any, refer: Callable[[Any], int]) -> Any:
     Args:
         refer: returns the number of an object that is not plain.
     """
+    if isinstance(value, Enum):
+        return {"object": refer(value)}
     if value is None or isinstance(value, bool | float | str):
         return value
+    if isinstance(value, tuple) and isinstance(getattr(value, "_fields", None), tuple):
+        fields = list(value._fields)  # type: ignore[attr-defined]
+        return {"namedtuple": [fields, encode(tuple(value), refer)]}
     for name, kind in COLLECTIONS.items():
         if isinstance(value, kind):
             return {name: [encode(item, refer) for item in kind.__iter__(value)]}
@@ -101,6 +111,8 @@ def encode(value: Any, refer: Callable[[Any], int]) -> Any:
     for name, (kind, to_json, _) in ATOMS.items():
         if isinstance(value, kind):
             return {name: to_json(value)}
+    if isinstance(value, type) and TYPES.get(value.__name__) is value:
+        return {"type": value.__name__}
     if type(value).__module__ == "numpy" and callable(getattr(value, "tolist", None)):
         items = encode(value.tolist(), refer)
         return {"array": [str(value.dtype), items]} if value.ndim else items
@@ -126,6 +138,11 @@ def decode(value: object, find: Callable[[int], Any]) -> Any:
         return COLLECTIONS[kind](decode(item, find) for item in content)
     if kind in DICTS:
         return DICTS[kind]({decode(key, find): decode(item, find) for key, item in content})
+    if kind == "type":
+        return TYPES[content]
+    if kind == "namedtuple":
+        fields, items = content
+        return named_tuple(tuple(fields))(*decode(items, find))
     if kind == "array":
         dtype, items = content
         return import_module("numpy").array(decode(items, find), dtype=dtype)
@@ -140,6 +157,15 @@ _METHODS = map(dir, (str, bytes, list, tuple, dict, set, int, float, complex))
 PLAIN_METHODS = {"equals"}.union(*_METHODS) - set(_CONTAINER_METHODS.split())
 """Methods of plain types, and of packages, that compare or convert; without those that containers
 of the code have too."""
+
+
+@cache
+def named_tuple(fields: tuple[str, ...]) -> Any:
+    """Return a class of named tuples. Raises ValueError for a field that hides a method of a plain
+    type."""
+    if PLAIN_METHODS.intersection(fields):
+        raise ValueError("a named tuple with a method of a plain type as a field")
+    return namedtuple("namedtuple", fields)
 
 
 def refuse(value: object) -> Any:
