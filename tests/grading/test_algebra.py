@@ -1,5 +1,5 @@
-"""sympy decides integrals, infinite series, series with symbolic bounds, determinants, powers and
-inverses of matrices, in bounded time."""
+"""sympy decides sums, products and integrals with symbolic bounds, determinants, powers and inverses
+of matrices, in bounded time."""
 
 import time
 
@@ -69,18 +69,6 @@ CASES = [  # gold, answer, another answer that looks like it
     (r"\sum_{k=1}^{n}\int_0^{1} kx dx", r"\frac{n(n+1)}{4}", r"\frac{n(n+1)}{2}"),
     (r"\sum_{k=1}^{n}\int_0^{k} x dx", r"\frac{n(n+1)(2n+1)}{12}", r"\frac{n(n+1)(2n+1)}{6}"),
     (r"\sum_{k=0}^{n}\int_0^{1} (k+1)x^k dx", "n+1", "n"),
-    (r"\int_0^1 x^3 dx + x", "x + 1/4", "x + 1/3"),
-    (r"\int_{0}^{\pi} \sin t \, \mathrm{d}t + x", "2 + x", "1 + x"),
-    (r"\int_0^\infty e^{-x} dx + y", "y + 1", "y"),
-    (r"\int_0^1 \frac{1}{\sqrt{x}} dx + y", "y + 2", "y + 1"),
-    (r"\int_0^1 ax^2 dx", r"\frac{a}{3}", r"\frac{a}{2}"),
-    (r"\int_0^1 x^{5} dx", r"\frac{1}{6}", r"\frac{1}{5}"),
-    (r"\int_0^1 x^{5} dx", r"\int_0^1 t^{5} \, dt", r"\int_0^1 t^{4} \, dt"),
-    (r"\sum_{n=0}^{\infty} \frac{1}{2^n} + x", "2 + x", "1 + x"),
-    (r"\sum_{n=1}^{\infty} \frac{1}{n(n+1)} + x", "1 + x", "2 + x"),
-    (r"\sum_{n=0}^{\infty} \frac{(-1)^n}{2n+1}", r"\frac{\pi}{4}", r"\frac{\pi}{3}"),
-    (r"\sum_{n=1}^{\infty} \frac{1}{n^4}", r"\frac{\pi^4}{90}", r"\frac{\pi^4}{91}"),
-    (r"\sum_{n=1}^{\infty} \frac{1}{n^2}", r"\frac{\pi^2}{6}", r"\frac{\pi^2}{6} + 10^{-15}"),
     (
         r"\begin{pmatrix}2&1\\1&1\end{pmatrix}^{-1}",
         r"\begin{pmatrix}1&-1\\-1&2\end{pmatrix}",
@@ -144,11 +132,6 @@ DIFFERENT = [
     ("3", r"\sin^2(10^7)+\cos^2(10^7)+2"),
     ("ad-bc", r"\begin{vmatrix}a&b\\c&d\end{vmatrix}"),
     (r"\begin{vmatrix}1&x\\1&y\end{vmatrix}", "-2"),
-    (r"\int_0^1 \frac1x dx + x", "x"),
-    (r"\sum_{n=0}^{\infty} (-1)^n + x", r"\frac12 + x"),
-    (r"\sum_{n=1}^{\infty} n + x", r"-\frac{1}{12} + x"),
-    (r"\int_0^\infty \cos x \, dx + y", "y"),
-    (r"\int_0^1 x^2 dx", r"\int_0^1 x dx"),
 ]
 HEAVY = [
     r"\sum_{k=1}^{n} \sin(k^2) \ln(k) e^{k}",

@@ -1,4 +1,4 @@
-"""Equality by sympy, where numbers cannot decide: integrals, infinite series, series with symbolic
+"""Equality by sympy, where numbers cannot decide: sums, products and integrals with symbolic
 bounds, determinants, powers and inverses of matrices.
 
 sympy is slow, so it runs in worker processes only, and stops after `LIMIT_S`."""

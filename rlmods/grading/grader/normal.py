@@ -1,12 +1,13 @@
 """Normal form of an expression, in which an edit that computes nothing makes no difference: order,
-`+ 0`, `* 1`, `^1`, signs, and ways to write roots and quotients. Numbers are computed, and equal
-terms and factors collected.
+`+ 0`, `* 1`, `^1`, signs, names of bound variables, and ways to write roots and quotients. Numbers
+are computed, and equal terms and factors collected.
 
 It serves to recognise a copy, not to prove equality: roots of powers are taken apart without regard
 to signs."""
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ Key = Any
 MAX_BITS = 2_000
 """Larger powers of numbers stay as they are."""
 _ONE = Fraction(1)
+_LIMITS = ("sum", "prod", "int")
 
 
 class Product(NamedTuple):
@@ -57,8 +59,12 @@ def _base(base: Key, exponent: Fraction, symbolic: Key = ()) -> Product:
 
 def _other(node: Node) -> Key:
     """Return the key of a node that is neither a sum nor a product nor a power."""
+    args = node.args
     text = "ln" if node.op == "call" and node.text == "log" else node.text
-    return node.op, text, tuple(map(normal_form, node.args))
+    if node.op in _LIMITS:
+        text = f"bound {sum(part.op in _LIMITS for part in node.walk())}"
+        args = (*args[:2], _renamed(args[2], node.text, text))
+    return node.op, text, tuple(map(normal_form, args))
 
 
 def _sum(node: Node) -> Product:
@@ -106,3 +112,9 @@ def _power(base: Product, exponent: Product) -> Product:
     elif base.number != 1:
         factors.append(_base(("number", base.number), number, symbolic))
     return _times(factors)
+
+
+def _renamed(node: Node, old: str, new: str) -> Node:
+    if node.op == "name" and node.text == old and not node.args:
+        return replace(node, text=new)
+    return replace(node, args=tuple(_renamed(arg, old, new) for arg in node.args))

@@ -10,7 +10,7 @@ from typing import Any
 
 from mpmath.ctx_mp import MPContext  # type: ignore[import-untyped, unused-ignore]
 
-from rlmods.grading.grader.syntax import ParseError, word_set
+from rlmods.grading.grader.syntax import Node, ParseError, word_set
 
 Value = Any
 """A Fraction, a 100-digit real or complex number (mpmath), or a tuple of rows of those."""
@@ -30,8 +30,8 @@ class TooLarge(ParseError):  # noqa: N818
 
 
 class Undefined(ParseError):  # noqa: N818
-    """The expression has no value: a division by zero, a set in a sum, an integral, an infinite
-    series."""
+    """The expression has no value: a division by zero, a set in a sum, a series with a symbolic
+    bound."""
 
 
 class _Thread(threading.local):
@@ -43,8 +43,13 @@ class _Thread(threading.local):
         self.reset()
 
     def reset(self) -> None:
+        self.digits = DIGITS
+        """Digits to which values are known, of which `close` compares 15 less."""
         self.steps = MAX_STEPS
         """Steps that are left."""
+        self.constants: dict[Node, Value] = {}
+        """Values of sums, products and integrals without symbols, which are the same at every
+        point."""
 
 
 THREAD = _Thread()
@@ -90,7 +95,7 @@ def close(first: Value, second: Value) -> bool:
     b = as_mp(second)
     if mp().isinf(a) or mp().isinf(b):
         return bool(a == b)
-    tolerance = mp().mpf(10) ** -DIGITS
+    tolerance = mp().mpf(10) ** -THREAD.digits
     size = max(abs(a), abs(b)) * 10**15 if a != 0 and b != 0 else 10**10
     return bool(abs(a - b) <= size * tolerance)
 
@@ -142,6 +147,16 @@ def power(base: Value, exponent: Value) -> Value:
     if abs(b) * (1 + abs(mp().log(abs(a)))) > MAX_BITS:
         raise TooLarge("power")
     return mp().power(a, b)
+
+
+def limit_power(base: Value, exponent: Value) -> Value:
+    """Return the power, 0 below 10^-400 and infinity above 10^400, as in the tail of an
+    integrand."""
+    if is_real(base) and is_real(exponent) and as_mp(base).real > 0:
+        size = as_mp(exponent).real * mp().log(as_mp(base).real)
+        if abs(size) > 1000:
+            return mp().zero if size < 0 else mp().inf
+    return power(base, exponent)
 
 
 def function(name: str, args: Sequence[Value]) -> Value:

@@ -21,9 +21,8 @@ class Rules:
     """Form required where the gold is a plain number, so that repeating the question earns nothing.
     number: an integer, decimal, reduced fraction, percentage, mixed number or number in scientific
     notation, with a unit or a name (`x = 5`). closed_form: also unreduced fractions, and products
-    and quotients with powers, roots, factorials, binomials, finite series and constants, such as
-    2^{10}, but no sums, differences, or products of integers. any: every expression of the same
-    value."""
+    and quotients with powers, roots, factorials, binomials, series and constants, such as 2^{10},
+    but no sums, differences, or products of integers. any: every expression of the same value."""
     any_unit: bool = False
     """Accept any words after a number as its unit. By default units of `units` only, and the words
     of the gold's own unit."""
@@ -34,8 +33,8 @@ class Rules:
     """Digits that a decimal needs to be accepted for a fraction without a finite decimal: 0.333 for
     1/3."""
     sympy: bool = True
-    """Let sympy decide, in a worker process, what evaluation cannot: integrals, infinite series,
-    series with symbolic bounds, powers and inverses of matrices."""
+    """Let sympy decide, in a worker process, what evaluation cannot: sums and integrals with
+    symbolic bounds, powers and inverses of matrices."""
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
@@ -46,7 +45,7 @@ STRICT = Rules()
 CLOSED_FORMS = Rules(form="closed_form")
 """Rules of `verify`, which grades outside training, where nothing learns to repeat the question."""
 
-_CLOSED = frozenset(("^", "!", "mod", "constant"))
+_CLOSED = frozenset(("^", "!", "int", "mod", "constant"))
 
 
 def is_number(node: Node, *, reduced: bool) -> bool:
