@@ -13,6 +13,9 @@ from tests.support.batches import few
 from tests.support.reference import group_advantage
 from tests.support.trees import Forest, forest, forests, hard
 
+STAR = [0.0, 1.0, 4.0]
+"""Rewards of three responses that share their first two tokens."""
+
 
 def estimate(part: Any, f: Forest) -> Tensor:
     return part(f.rewards, f.mask, f.group, None, f.origin).advantages
@@ -47,6 +50,23 @@ class TestHard:
         expected = GroupNorm()(f.rewards, f.mask, f.group).advantages
         assert torch.equal(estimate(BranchNorm(), f), expected)
         assert torch.equal(BranchNorm()(f.rewards, f.mask, f.group).advantages, expected)
+
+    @few
+    @given(forests)
+    def test_values_in_masked_slots_change_no_bit(self, drawn: tuple[int, float]) -> None:
+        f = forest(*drawn)
+        assert torch.equal(estimate(BranchNorm(), f), estimate(BranchNorm(), f.poisoned()))
+        assert (estimate(BranchNorm(), f)[~f.mask] == 0).all()
+
+    @few
+    @given(forests, st.integers(0, 10**6))
+    def test_the_order_of_the_rows_changes_nothing(
+        self, drawn: tuple[int, float], seed: int
+    ) -> None:
+        f = forest(*drawn)
+        order = torch.randperm(len(f.mask), generator=torch.Generator().manual_seed(seed))
+        in_order = estimate(BranchNorm(), f)[order]
+        torch.testing.assert_close(estimate(BranchNorm(), f.select(order)), in_order)
 
     def test_origins_of_other_groups_are_other_responses(self) -> None:
         """Two prompts with equal origins: the advantages are those of each prompt alone."""

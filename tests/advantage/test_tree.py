@@ -57,3 +57,30 @@ def test_values_are_exact_in_a_full_tree() -> None:
     torch.testing.assert_close(
         advantages, torch.stack([after - before for before, after in pairwise(values)], 1)
     )
+
+
+@few
+@given(forests)
+def test_values_in_masked_slots_change_no_bit(drawn: tuple[int, float]) -> None:
+    f = forest(*drawn)
+    assert torch.equal(estimate(f), estimate(f.poisoned()))
+    assert (estimate(f)[~f.mask] == 0).all()
+
+
+@few
+@given(forests, st.integers(0, 10**6))
+def test_the_order_of_the_rows_changes_nothing(drawn: tuple[int, float], seed: int) -> None:
+    f = forest(*drawn)
+    order = torch.randperm(len(f.mask), generator=torch.Generator().manual_seed(seed))
+    torch.testing.assert_close(estimate(f.select(order)), estimate(f)[order])
+
+
+@few
+@given(forests, st.integers(1, 4))
+def test_padding_changes_no_bit(drawn: tuple[int, float], columns: int) -> None:
+    f = forest(*drawn)
+    rewards = torch.nn.functional.pad(f.rewards, (0, columns))
+    mask = torch.nn.functional.pad(f.mask, (0, columns))
+    origin = torch.nn.functional.pad(f.origin, (0, columns))
+    padded = Tree()(rewards, mask, f.group, None, origin).advantages
+    assert torch.equal(padded[:, : f.mask.shape[1]], estimate(f))

@@ -2,6 +2,7 @@
 the noise of seeds."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+import scipy.stats
 
 from bench import learning, process
 from bench.learning import Curve, Task
@@ -61,6 +63,17 @@ class TestTask:
                 "reward=accuracy",
             ):
                 assert expected in command
+
+
+def test_value_of_welchs_test() -> None:
+    """By hand: s^2/n is 1/3 and 4/3, so the error is sqrt(5/3) and the degrees of freedom are
+    (5/3)^2 / (1/18 + 8/9)."""
+    p, low, high = learning.welch([1, 2, 3], [2, 4, 6])
+    distribution = scipy.stats.t(50 / 17)
+    error = math.sqrt(5 / 3)
+    assert p == pytest.approx(2 * distribution.sf(2 / error))
+    width = distribution.isf(learning.LEVEL / 2) * error
+    assert (low, high) == pytest.approx((-2 - width, -2 + width))
 
 
 def test_samples_without_variance() -> None:

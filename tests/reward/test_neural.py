@@ -82,6 +82,14 @@ def expected_score(source: str, response: Response) -> float:
     )
 
 
+@pytest.mark.parametrize("budget", [1, 8192])
+def test_scores_do_not_depend_on_the_token_budget(run: str, budget: int) -> None:
+    expected = [expected_score(run, response) for response in RESPONSES]
+    assert len(set(expected)) == 4
+    scores = list(Neural(run, token_budget=budget)(RESPONSES))
+    assert scores == pytest.approx(expected, abs=2e-5)
+
+
 @pytest.mark.parametrize("how", ["mean", "min", "mean_minus_std"])
 def test_equal_members_and_a_single_member_give_their_score(how: Any) -> None:
     assert ensemble([0.75, 0.75], how, 9.0) == ensemble([0.75], how, 9.0) == 0.75
