@@ -60,7 +60,8 @@ def test_an_option_of_a_plugin_can_be_selected(tree: Path) -> None:
 def test_types_of_a_plugin_that_only_a_type_checker_imports_are_not_checked(tree: Path) -> None:
     write(
         tree / "plugins/shout/shout.py",
-        """from dataclasses import dataclass
+        """from __future__ import annotations
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from decimal import Decimal
