@@ -45,7 +45,7 @@ from rlmods.run.name import member_name
 from rlmods.run.saved import SavedRun, read_config
 from rlmods.settings.bounds import Count, bounded
 
-ONE_VALIDATION = "one validation only: type overrides='validation.every=1'"
+NO_TOKENS = "no tokens were sampled between its validations"
 INTERRUPTED = "interrupted: type the same command again to go on"
 
 
@@ -268,8 +268,8 @@ class Scorecard:
         result = read_result(job.run, job.entrant.name, job.task, job.seed, digest)
         self.results[job.entrant.name, job.task.name, job.seed] = result
         if result.score is None:
-            self.reasons[job.entrant.name, job.task.name] = ONE_VALIDATION
-            return f"no score: {ONE_VALIDATION}"
+            self.reasons[job.entrant.name, job.task.name] = NO_TOKENS
+            return f"no score: {NO_TOKENS}"
         return f"score {result.score:.3f}"
 
     def write(self) -> Path:

@@ -158,6 +158,20 @@ def test_only_shipped_recipes_are_references(
     assert bool(result.settings) is is_reference
 
 
+def test_a_run_that_samples_nothing_is_a_cell_with_a_reason(tmp_path: Path) -> None:
+    """Algorithms that do not sample never spend the budget."""
+    card = Scorecard(parse(["algo=grpo", "tasks=long", "seeds=1", f"folder={tmp_path}"]), {})
+    [job] = all_jobs(card.settings)
+    job.run.path.mkdir(parents=True)
+    (job.run.path / "config.yaml").write_text("callbacks: {budget: {max_tokens: 9}}")
+    rows = [{"iteration": i, "val/mean@4": 0.5} for i in (0, 3)]
+    (job.run.path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert card.add(job) == "no score: no tokens were sampled between its validations"
+    card.write()
+    html = (tmp_path / "scorecard.html").read_text()
+    assert "no tokens were sampled between its validations" in html
+
+
 def test_the_digest_follows_the_algorithm_and_the_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

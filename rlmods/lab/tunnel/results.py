@@ -68,8 +68,8 @@ def mean_over_tokens(points: Sequence[tuple[float, float]]) -> float | None:
 def score(run: SavedRun, task: Task) -> float | None:
     """Return the score of a run: (m - start) / (best - start), m being the mean of the task's
     metric over the tokens of the run's budget. It is 0 for a policy that stays as it was, 1 for one
-    that is perfect at once, and below 0 for one that becomes worse. None for a run with one
-    validation."""
+    that is perfect at once, and below 0 for one that becomes worse. None if no tokens
+    were sampled between validations."""
     max_tokens = run.config["callbacks"]["budget"]["max_tokens"]
     points = curve(run, task.metric)
     mean = mean_over_tokens(points if max_tokens is None else within(points, max_tokens))
@@ -141,7 +141,7 @@ class Result:
     task: str
     seed: int
     score: float | None
-    """None for a run with one validation."""
+    """None if no tokens were sampled between validations."""
     curves: Mapping[str, Curve]
     """Values over sampled tokens, by metric."""
     minutes: float
