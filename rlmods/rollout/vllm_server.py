@@ -141,6 +141,8 @@ PREFIX = "rlmods-weights-"
 MAX_AGE_S = 3600.0
 """Age of a folder in memory from which on its process was killed: no transfer takes as long."""
 T = TypeVar("T")
+Call = tuple[str, Mapping[str, object], Callable[[Endpoint, bytes], None]]
+"""Path of a request for new weights, its body, and the check of its reply."""
 
 
 class Servers:
@@ -312,20 +314,18 @@ class Servers:
 
     def _load(self, folder: str, url: str) -> str:
         """Make a server load the weights in a folder. Returns the problem, or ""."""
-        calls: list[tuple[str, dict[str, object], Callable[[Endpoint, bytes], None]]] = [
-            (
-                "/collective_rpc",
-                {"method": "reload_weights", "kwargs": {"weights_path": folder}},
-                _check_success,
-            ),
-            ("/reset_prefix_cache", {}, _check_success),
-            ("/update_weight_version", {"new_version": self.version}, _check_success),
-        ]
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+        transfer: Call = ("/collective_rpc", reload, _check_success)
         if self.settings.adapter_only:
             # A new name each time: vLLM reads an adapter that is replaced in place again from its
             # folder, with each request. It keeps the last one in memory.
-            adapter: dict[str, object] = {"lora_name": self.version, "lora_path": folder}
-            calls[0] = ("/v1/load_lora_adapter", adapter, _check_loaded)
+            adapter = {"lora_name": self.version, "lora_path": folder}
+            transfer = ("/v1/load_lora_adapter", adapter, _check_loaded)
+        calls: list[Call] = [
+            transfer,
+            ("/reset_prefix_cache", {}, _check_success),
+            ("/update_weight_version", {"new_version": self.version}, _check_success),
+        ]
         try:
             for path, body, check in calls:
                 try:
