@@ -165,7 +165,7 @@ class RewardNeeds:
     """Returns one reward per response; a reward that returns rewards by step only declares
     False."""
     gives_tokens: bool = False
-    """Returns rewards of single tokens, such as the last one of each turn."""
+    """Returns rewards by token, such as one at the end of each turn."""
 
     @staticmethod
     def combine(rewards: Iterable[object]) -> RewardNeeds:

@@ -506,7 +506,7 @@ RULES = {
                 "+reward.terms.turns.reward._target_=rlmods.reward.EnvironmentReward",
                 "+reward.terms.turns.reward.by_turn=true",
             ),
-            "of each token as that of a step: let reward.terms.turns.reward give one per response",
+            "rewards by token as rewards of steps: let reward.terms.turns.reward give one per response",
         ),
         (
             ("algo=grpo", "advantage=process_outcome", *PROCESS),
@@ -840,7 +840,7 @@ RULES = {
         ),
         (
             ("algo=ppo", *BY_TURN, "algo.clip_reward=1"),
-            "but this reward gives rewards of tokens: drop them",
+            "but this reward gives rewards by token: drop them",
         ),
         (
             ("algo=grpo", "advantage=gdpo", "algo.clip_reward=1"),

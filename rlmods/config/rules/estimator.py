@@ -162,8 +162,8 @@ def steps(spec: RunSpec) -> Iterator[str]:
         for term in estimator.terms:
             if term.needs.gives_tokens:
                 yield (
-                    f"{advantage} would read a reward of each token as that of a step: let "
-                    f"{term.path} give one per response (of an environment: by_turn=false)"
+                    f"{advantage} reads rewards by token as rewards of steps: let {term.path} "
+                    "give one per response (reward=environment: by_turn=false)"
                 )
         if estimator.needs.outcomes and not gives.gives_outcomes:
             monitors = [term.path for term in terms(spec) if not term.weight]
@@ -199,7 +199,7 @@ def reward_scaling(spec: RunSpec) -> Iterator[str]:
         ),
         (
             scales and of_reward.gives_tokens,
-            f"{problem} this reward gives rewards of tokens: drop them",
+            f"{problem} this reward gives rewards by token: drop them",
         ),
         (
             scales and of_reward.gives_steps,
