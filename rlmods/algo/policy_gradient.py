@@ -5,8 +5,8 @@ optimizer steps on them.
         batch, keep = sample(prompts)       # responses, grade, build_batch, estimate_advantages,
                                             # mark_kept
         buffer.push(batch, keep)
-        if too few groups and draws are left: return    # the iteration continues with the next
-                                            # prompts; if still too few: `algo.fallback`
+        if too few groups and draws left: return    # the iteration continues with the next prompts
+        if still too few: `algo.fallback`
         update(buffer.pop(num_groups)):
             normalize_advantages, minibatches, add_old_logprobs
             for minibatch in plan: train_step   # microbatches of `loss`, backward, clip, step
@@ -77,8 +77,8 @@ class PolicyGradient(Learner):
 
     w are the weights of `correction`, and m is 1 on the tokens that `tokens` selects, else 0. Both
     apply to the objective of the ratio alone, as in the papers; the denominator of `aggregate`
-    counts all tokens. A subclass documents the objective
-    of a paper; its option in `conf/algo/` selects the parts."""
+    counts all tokens. A subclass documents the objective of a paper; its option in `conf/algo/`
+    selects the parts."""
 
     config_groups = (
         *Learner.config_groups,
