@@ -147,13 +147,13 @@ def test_held_out_rows_share_no_question_with_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(jsonl, "LARGE", 10)
-    rows = [{"prompt": f"q{i % 20}", "answer": "1"} for i in range(60)]
-    splits = Jsonl(write(tmp_path / "x.jsonl", rows), num_val=9, seed=seed)()
+    rows = [{"prompt": f"q{i % 6}", "answer": "1"} for i in range(60)]
+    splits = Jsonl(write(tmp_path / "x.jsonl", rows), num_val=30, seed=seed)()
     train = list(splits.train)
-    assert (len(train), len(splits.val)) == (51, 9)
+    assert (len(train), len(splits.val)) == (30, 30)
     assert not {p.text for p in train} & {p.text for p in splits.val}
     assert not {p.id for p in train} & {p.id for p in splits.val}
-    again = Jsonl(str(tmp_path / "x.jsonl"), num_val=9, seed=seed)()
+    again = Jsonl(str(tmp_path / "x.jsonl"), num_val=30, seed=seed)()
     assert again.val == splits.val
 
 

@@ -5,6 +5,7 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -187,6 +188,17 @@ def test_microbatches_hold_every_row_once_within_the_budget() -> None:
         assert torch.equal(micro.tokens, rows.tokens[indices, : micro.tokens.shape[1]])
         assert torch.equal(micro.mask, rows.mask[indices, : micro.tokens.shape[1]])
         assert not rows.mask[indices, micro.tokens.shape[1] :].any()
+
+
+@pytest.mark.parametrize("num_added", [0, 2])
+def test_only_the_last_microbatch_ends_the_rows(num_added: int) -> None:
+    """Another rank has `num_added` more, and every rank reduces once."""
+    made = attached(learner())
+    rows = collected(made)
+    ranks: Any = SimpleNamespace(reduce_count=lambda count, how: count + num_added)
+    parts = list(Microbatches(ranks, made.timer, 40).with_end(rows))
+    assert [is_last for *_, is_last in parts] == [False] * (len(parts) - 1) + [True]
+    assert [len(indices) for _, indices, _ in parts[len(parts) - num_added :]] == [0] * num_added
 
 
 def poisoned(made: Any, *steps: int, what: float = math.nan, gradient_only: bool = False) -> Any:
