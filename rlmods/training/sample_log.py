@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -88,7 +87,8 @@ class SampleLog:
         values = parts[0].reshape(values.shape)
         mask = parts[1].bool()
         groups = parts[3][:, 0].long()
-        num_runs = 0
+        is_known = torch.isin(groups, torch.tensor(list(self._by_group)))
+        runs = equal_runs(values, mask & is_known[:, None], MAX_RUNS)
         seen = Counter[int]()
         rows = zip(parts[2][:, 0].tolist(), mask.any(1).tolist(), groups.tolist(), strict=True)
         for i, (advantage, is_trained, group) in enumerate(rows):
@@ -97,10 +97,7 @@ class SampleLog:
                 # the program of environment=agent may begin each session with other messages
                 row, prompt_tokens = sampled[seen[group]]
                 row["advantage"] = advantage
-                credit = []
-                if num_runs < MAX_RUNS:
-                    credit = equal_runs(values[i], mask[i], len(prompt_tokens))
-                num_runs += len(credit)
+                credit = _in_response(runs[i], len(prompt_tokens))
                 if weights and credit:
                     row["credit_terms"] = dict(weights)
                 if credit and (weights or credit != [[0, len(row["tokens"]), credit[0][2]]]):
@@ -126,13 +123,19 @@ class SampleLog:
                     key = (group, *prompt_tokens, *row["tokens"])
                     by_tokens.setdefault(key, []).append((row, len(prompt_tokens)))
         for groups, lengths, tokens, mask, trained in self._selections:
-            selected = (mask & trained).cpu()
-            no_values = torch.empty(mask.shape[1], 0)
             columns = (groups.tolist(), lengths.tolist(), tokens.tolist(), mask.any(1).tolist())
+            indices = []
+            found = []
             for i, (group, length, ids, has_loss) in enumerate(zip(*columns, strict=True)):
-                if has_loss:
-                    for row, start in by_tokens.get((group, *ids[:length]), ()):
-                        row["trained"] = equal_runs(no_values, selected[i], start)
+                same = by_tokens.get((group, *ids[:length]))
+                if has_loss and same:
+                    indices.append(i)
+                    found.append(same)
+            own = (mask & trained)[indices]
+            runs = equal_runs(own.new_zeros(*own.shape, 0), own)
+            for same, of_row in zip(found, runs, strict=True):
+                for row, start in same:
+                    row["trained"] = _in_response(of_row, start)
         self._selections = []
 
     def of_prompt(self, prompt: str | None) -> SampleLog:
@@ -145,6 +148,15 @@ class SampleLog:
                     log.rows.append(known | {"advantage": None})
                     log._by_group.setdefault(group, []).append((log.rows[-1], prompt_tokens))
         return log
+
+
+def _in_response(runs: Sequence[Sequence[Any]], start: int) -> list[list[Any]]:
+    """Return runs of columns as runs of response tokens, with NaN as None."""
+    found = []
+    for begin, end, *values in runs:
+        numbers = [None if math.isnan(x) else float(f"{x:.6g}") for x in values]
+        found.append([begin - start, end - start, *numbers])
+    return found
 
 
 def sample_row(response: Response, scores: Scores, i: int) -> Row:
@@ -190,16 +202,27 @@ def branch_row(response: Response, sample: int) -> dict[str, Any]:
     }
 
 
-def equal_runs(values: Tensor, mask: Tensor, start: int) -> list[list[Any]]:
-    """Return [begin, end, *values] of the runs of tokens with a true mask [T] and equal `values`
-    [T, K], counted from `start` on, to six digits. NaN equals NaN, and is None."""
-    is_equal = torch.isclose(values[1:], values[:-1], 0, 0, equal_nan=True).all(1)
-    is_end = ~is_equal | (mask[1:] != mask[:-1])
-    ends = is_end.nonzero()[:, 0] + 1
-    runs = []
-    for begin, end in pairwise([0, *ends.tolist(), len(mask)]):
-        if mask[begin]:
-            own = values[begin].tolist()
-            numbers = [None if math.isnan(x) else float(f"{x:.6g}") for x in own]
-            runs.append([begin - start, end - start, *numbers])
+def equal_runs(values: Tensor, mask: Tensor, limit: int | None = None) -> list[list[list[Any]]]:
+    """Return, for each row of `values` [N, T, K], [begin, end, *values] of the runs of columns with
+    a true mask and K equal values each. NaN equals NaN. Rows after the first `limit` runs have
+    none."""
+    before = values[:, :-1]
+    after = values[:, 1:]
+    is_equal = ((before == after) | (before.isnan() & after.isnan())).all(2)
+    continues = is_equal & mask[:, :-1] & mask[:, 1:]
+    begins = mask.clone()
+    begins[:, 1:] &= ~continues
+    ends = mask.clone()
+    ends[:, :-1] &= ~continues
+    if limit is not None:
+        num_runs = begins.sum(1)
+        is_within = (num_runs.cumsum(0) - num_runs < limit)[:, None]
+        begins &= is_within
+        ends &= is_within
+    row, begin = begins.nonzero(as_tuple=True)
+    last = ends.nonzero()[:, 1]
+    columns = (row.tolist(), begin.tolist(), (last + 1).tolist(), values[row, begin].tolist())
+    runs: list[list[list[Any]]] = [[] for _ in range(len(mask))]
+    for i, first, end, own in zip(*columns, strict=True):
+        runs[i].append([first, end, *own])
     return runs
