@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from rlmods.policy import Policy, fused
 from rlmods.policy.fused import FusedTrunk, fused_trunk, sampling
+from rlmods.policy.linear import _has_bfloat16
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
 from rlmods.types import Prompt
@@ -60,7 +61,8 @@ def test_samples_are_bit_for_bit_those_of_the_network(
         expected = samples(network, fused=False)
         assert not made
         assert samples(network, fused=True) == expected
-    assert len(made) == 1
+    is_bfloat16 = precision != "float32"
+    assert len(made) == (0 if is_bfloat16 and not _has_bfloat16() else 1)
     assert network.sampling_trunk is None
 
 
