@@ -173,17 +173,22 @@ def sampling(found: Findings, setting: Setting) -> None:
     with found.step("bfloat16"):
         got = sample(moved, mixed=True)
         found.check("bfloat16: sampler against trainer, nats", gap(moved, got, mixed=True), NATS_16)
+    if setting.device == "cuda":
+        with found.step("recorded decode steps"):
+            got = sample(moved, mixed=True, graphs=True)
+            distance = gap(moved, got, mixed=True)
+            found.check("graphs: sampler against trainer, nats", distance, NATS_16)
     with found.step("draws"):
         chi = chi_square(1000 if setting.device == "cuda" else 50)
         found.check("draws: chi-square over its expectation, less 1", abs(chi - 1), 0.35)
 
 
-def sample(policy: Any, *, mixed: bool) -> Sequence[Any]:
+def sample(policy: Any, *, mixed: bool, graphs: bool = False) -> Sequence[Any]:
     """Return responses to prompts of several lengths."""
     from rlmods.data import Arithmetic
     from rlmods.rollout import Local
 
-    rollout = Local(max_tokens=16)
+    rollout = Local(max_tokens=16, graphs=graphs)
     with autocast(mixed):
         rollout.sync(policy, iteration=0)
         prompts = list(Arithmetic(num_train=16, num_val=1)().train)

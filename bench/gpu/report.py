@@ -68,10 +68,11 @@ def decode_table(parts: Mapping[str, Findings], rates: Mapping[str, Any]) -> str
     bytes_s, flops_s = rates.get("memory TB/s"), rates.get("bfloat16 TFLOP/s")
     rows = []
     for name, found in parts.items():
-        steps = [x for x in found.figures if x.startswith("here, ")]
-        for step in steps:
-            ours = found.figures[step]
-            other = found.figures.get(step.replace("here", "plain"), {})
+        for step, ours in found.figures.items():
+            side, _, size = step.partition(", ")
+            if side not in ("here", "graphs") or not size:
+                continue
+            other = found.figures.get(f"plain, {size}", {})
             limit = None
             if bytes_s and flops_s:
                 read_ms = ours["bytes"] / bytes_s / 1e9
@@ -85,7 +86,8 @@ def decode_table(parts: Mapping[str, Findings], rates: Mapping[str, Any]) -> str
                 ours["GiB"],
                 other.get("GiB"),
             ]
-            rows.append([f"{name}, {ours['rows']} rows", *map(number, cells)])
+            label = f"{name}, {size}" if side == "here" else f"{name}, {size}, {side}"
+            rows.append([label, *map(number, cells)])
     head = ["sampling", "tokens/s", "plain", "ratio", "ms a step", "limit, ms", "GiB", "plain, GiB"]
     return table(head, rows)
 

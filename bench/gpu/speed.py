@@ -155,7 +155,10 @@ def decode(found: Findings, setting: Setting, name: str) -> None:
         flops = linear_flops(arch, rows, rows)
         work = {"rows": rows, "bytes": moved, "flops": flops}
         prompts = shapes.questions(shape, rows // SAMPLES, length)
-        for side, make in {"here": local, "plain": generated}.items():
+        sides = {"here": local, "plain": generated}
+        if setting.device == "cuda":
+            sides["graphs"] = partial(local, graphs=True)
+        for side, make in sides.items():
             if side == "plain" and rows == min(shape.decode_rows) < max(shape.decode_rows):
                 continue  # `generate` takes as long for a step with few rows
             with found.step(f"{side}, {rows} rows"), autocast():
@@ -177,7 +180,9 @@ def decode(found: Findings, setting: Setting, name: str) -> None:
             found.figure("kernels of a step", step | {"top": long["top"]})
 
 
-def local(policy: Any, prompts: Tensor, num_tokens: int) -> Callable[[], object]:
+def local(
+    policy: Any, prompts: Tensor, num_tokens: int, graphs: bool = False
+) -> Callable[[], object]:
     """Return a call that samples with `rollout=local`."""
     from rlmods.rollout import Local
     from rlmods.types import Prompt
@@ -185,7 +190,7 @@ def local(policy: Any, prompts: Tensor, num_tokens: int) -> Callable[[], object]
     ids = {str(i): row for i, row in enumerate(prompts.tolist())}
     policy.encode = lambda prompt, tools=(): ids[prompt.id]
     questions = [Prompt(id=name, text=name) for name in ids]
-    rollout = Local(max_tokens=num_tokens, batch_size=len(prompts) * SAMPLES)
+    rollout = Local(max_tokens=num_tokens, batch_size=len(prompts) * SAMPLES, graphs=graphs)
     rollout.sync(policy, iteration=0)
     return lambda: rollout.generate(questions, samples=SAMPLES, iteration=0)
 

@@ -144,7 +144,7 @@ class FusedTrunk:
         cos, sin = (x[:, None] for x in trunk.rotary_emb(hidden, position_ids))
         sin = sin * self.sign.to(sin.dtype)
         if input_ids.shape[1] == 1:
-            mask = None if attention_mask is None else attention_mask.bool()[:, None, None]
+            mask = None if attention_mask is None else one_query_mask(attention_mask, hidden)
         else:
             mask = create_causal_mask(self.config, hidden, attention_mask, cache, position_ids)
         for i, (layer, own) in enumerate(zip(trunk.layers, self.products, strict=True)):
@@ -162,6 +162,19 @@ class FusedTrunk:
             gate, up = outputs if len(outputs) == 2 else outputs[0].chunk(2, -1)
             hidden = hidden + down(layer.mlp.act_fn(gate) * up)
         return BaseModelOutput(last_hidden_state=normalize(trunk.norm, hidden))
+
+
+def one_query_mask(attention_mask: Tensor, hidden: Tensor) -> Tensor:
+    """Return a mask [R, 1, 1, S] for attention of one query, True or 0 where the attention mask
+    [R, S] is not 0. On a GPU it is what attention adds to its scores, which PyTorch would else
+    compute in every layer, and rows begin at multiples of 8 elements, which its kernel needs."""
+    visible = attention_mask.bool()
+    if hidden.device.type != "cuda":
+        return visible[:, None, None]
+    num_rows, num_slots = visible.shape
+    dtype = autocast_dtype(hidden) or hidden.dtype
+    bias = hidden.new_zeros(num_rows, 1, 1, -(-num_slots // 8) * 8, dtype=dtype)
+    return bias[..., :num_slots].masked_fill_(~visible[:, None, None], -torch.inf)
 
 
 def split_heads(

@@ -17,9 +17,14 @@ from transformers.cache_utils import DynamicLayer
 
 from rlmods.policy.base import Policy
 from rlmods.policy.linear import autocast_dtype
+from rlmods.rollout.graph import StepGraph
 
 FORWARD_COST = 256
 """Number of ids whose processing takes about as long as the overhead of a forward."""
+
+MIN_REPLAYS = 16
+"""Smallest number of steps for which a step is recorded: a recording takes about as long as a few
+steps."""
 
 Levels = Sequence[list[int]]
 """Positions, one per prompt and level. Ids that prompts have in common up to the position of a
@@ -40,10 +45,15 @@ class Past:
 
 class CachedRows:
     """Cache, attention mask [R, S] and next position [R] of every row. `width` slots are in use,
-    and some of them hold padding if it is `padded`."""
+    and some of them hold padding if it is `padded`.
 
-    def __init__(self, policy: Policy) -> None:
+    Args:
+        graphs: record decode steps and replay them (`StepGraph`)."""
+
+    def __init__(self, policy: Policy, graphs: bool = False) -> None:
         self.policy = policy
+        self.graphs = graphs
+        self.graph: StepGraph | None = None
         # `cache` from transformers 5.24 on; before, `cache_params` in models without attention
         parameters = inspect.signature(policy.model.base_model.forward).parameters
         names = ("cache", "past_key_values", "cache_params")
@@ -116,6 +126,7 @@ class CachedRows:
 
     def select(self, rows: Int[Tensor, " R"]) -> None:
         """Keep these rows, in this order; a row may be kept several times."""
+        self._leave_graph()
         self.cache.reorder_cache(rows)
         self.position = self.position[rows]
         self.mask = self.mask[rows]
@@ -126,11 +137,37 @@ class CachedRows:
         # context.
         position = self.position.clamp(max=self.policy.context_length - 1)
         self.position = self.position + 1
+        graph = self._graph() if self.graphs else None
         self.width += 1
+        if graph is not None:
+            return graph(tokens, position)
         return self._forward(tokens[:, None], position[:, None])
+
+    def _graph(self) -> StepGraph | None:
+        """Return the recorded step of these rows, a new one if its buffers are full. None if too
+        few slots are left for a recording to be worth its time."""
+        if self.graph is not None and self.width == self.graph.num_slots:
+            self._leave_graph()
+        slots = self.mask.shape[1]
+        if self.graph is None and slots - self.width >= MIN_REPLAYS:
+            for layer in self.cache.layers:
+                layer.reserve(self.width + MIN_REPLAYS)
+                if slots - layer.buffers[0].shape[-2] < MIN_REPLAYS:
+                    layer.reserve(slots)  # the rest would have no recording
+            buffers = [layer.buffers for layer in self.cache.layers]
+            self.graph = StepGraph(self.policy, buffers, self.mask, self.width, self.cache_name)
+        return self.graph
+
+    def _leave_graph(self) -> None:
+        """Let the layers show the tokens that a recorded step has added, and forget the step."""
+        if self.graph is not None:
+            for layer in self.cache.layers:
+                layer.show(self.width)
+        self.graph = None
 
     def past(self, row: int, ids: Sequence[int]) -> Past:
         """Return a copy of the keys and values of the first ids of a row."""
+        self._leave_graph()
         slots = self.mask[row, : self.width].nonzero().squeeze(-1)[: len(ids)]
         layers = self.cache.layers
         return Past(ids, [(x.keys[row][:, slots], x.values[row][:, slots]) for x in layers])
@@ -143,6 +180,7 @@ class CachedRows:
 
     def extend(self, rests: Sequence[Sequence[int]]) -> Float[Tensor, "R V"]:
         """Process different numbers of further ids of the rows, and return the next logits."""
+        self._leave_graph()
         ids, mask = _left_pad(rests, self.policy.pad_id, self.policy.device)
         position = (self.position[:, None] + mask.cumsum(-1) - 1).clamp(min=0)
         end = self.width + ids.shape[1]
@@ -279,8 +317,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
             return key_states, value_states
         start = self.keys.shape[-2]
         end = start + key_states.shape[-2]
-        if not self.buffers or end > self.buffers[0].shape[-2]:
-            self._grow(end)
+        self.reserve(end)
         for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[:, :, start:end] = new
         self.show(end)
@@ -301,6 +338,13 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
 
     def show(self, length: int) -> None:
         self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
+
+    def reserve(self, length: int) -> None:
+        """Make room for this number of tokens."""
+        if not self.buffers or length > self.buffers[0].shape[-2]:
+            shown = self.keys.shape[-2]
+            self._grow(length)
+            self.show(shown)  # else keys and values keep the memory of the old buffers
 
     def _grow(self, needed: int, rows: Tensor | None = None) -> None:
         size = max(needed, min(2 * needed, self.slots))

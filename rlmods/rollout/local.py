@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlmods.distributed.sharding import unsharded
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 from rlmods.needs import RolloutNeeds
 from rlmods.ops import keyed_uniforms
 from rlmods.policy.base import Policy
@@ -23,12 +23,15 @@ from rlmods.policy.fused import sampling
 from rlmods.policy.linear import autocast_dtype
 from rlmods.policy.quantization import has_int8_products
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout, diverged
-from rlmods.rollout.cache import FORWARD_COST, CachedRows, Past
+from rlmods.rollout.cache import FORWARD_COST, MIN_REPLAYS, CachedRows, Past
+from rlmods.rollout.graph import check_graphs
 from rlmods.settings.bounds import Count
 
 COMPACT_BELOW = 7 / 8
 """Fraction of unfinished rows below which finished rows leave the batch. Copying the cache costs
 about as much as one step."""
+COMPACT_GRAPH_BELOW = 1 / 2
+"""The same with recorded steps, as each number of rows needs a recording of its own."""
 
 
 @dataclass
@@ -88,6 +91,7 @@ def decode(
     num_entropies: int = 0,
     pasts: list[Past | None] | None = None,
     keep: Sequence[bool] = (),
+    graphs: bool = False,
 ) -> Decoded:
     """Sample R / P responses to each prompt, given modules in eval mode.
 
@@ -103,8 +107,9 @@ def decode(
         num_entropies: number of steps K whose entropies are returned.
         pasts: processed rows that have ids in common with each prompt. The list is emptied, so that
             the memory is free while tokens are sampled.
-        keep: prompts whose `Decoded.pasts` are wanted."""
-    context = CachedRows(policy)
+        keep: prompts whose `Decoded.pasts` are wanted.
+        graphs: record decode steps and replay them (`StepGraph`)."""
+    context = CachedRows(policy, graphs)
     steps = max(limits)
     shared = beginnings or [0] * len(prompts)
     kept = pasts or [None] * len(prompts)
@@ -196,7 +201,8 @@ class _Batch:
     def compact(self, tokens: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
         """Remove finished rows from the batch if they are many, and return the tokens of the rows
         that stay."""
-        if self.num_active > COMPACT_BELOW * len(self.rows):
+        least = COMPACT_GRAPH_BELOW if self.context.graphs else COMPACT_BELOW
+        if self.num_active > least * len(self.rows):
             return tokens
         self.keep_pasts((~self.active).nonzero().squeeze(-1))
         left = self.active.nonzero().squeeze(-1)
@@ -317,6 +323,11 @@ class Local(TokenRollout):
     GPU holds a copy of the blocks in the data type of autocast, or without autocast and adapters of
     the joined weights."""
 
+    graphs: bool = False
+    """Record a decode step as a CUDA graph and replay it: one launch in place of hundreds. The
+    recording fixes the number of rows and the size of the cache, so finished rows leave the batch
+    when half are left. It needs `fused`."""
+
     @property
     def rows_at_once(self) -> int:
         return self.batch_size
@@ -345,6 +356,9 @@ class Local(TokenRollout):
                 f"policy: {name} gives other log-probabilities with a cache than without "
                 f"({gap:.2g} nats per token), which is not supported: choose another model"
             )
+        if self.graphs:
+            check_graphs(policy, self.fused)
+            check_replays(policy, prompts, max_gap)
         if self.batch_size == 1:
             return
         short, long = prompts
@@ -424,6 +438,7 @@ class Local(TokenRollout):
             num_entropies=max(context.num_entropies for context in batch),
             pasts=pasts,
             keep=[context.keep for context in batch],
+            graphs=self.graphs,
         )
         if not bool(decoded.logprobs.isfinite().all()):
             raise diverged(iteration)
@@ -447,6 +462,8 @@ def sampler_gap(
     prompts: Sequence[Sequence[int]],
     beginnings: Sequence[int] | None = None,
     fused: bool = False,
+    graphs: bool = False,
+    num_tokens: int = NUM_TOKENS,
 ) -> float:
     """Return the mean of |log pi - log pi'| over the tokens of a response to each prompt, sampled
     in one batch with pi' and scored with pi. `beginnings`: number of ids of each prompt that are
@@ -458,14 +475,15 @@ def sampler_gap(
         decoded = decode(
             policy,
             prompts,
-            [NUM_TOKENS] * len(prompts),
-            torch.full((len(prompts), NUM_TOKENS), 0.5, dtype=torch.float64),
+            [num_tokens] * len(prompts),
+            torch.full((len(prompts), num_tokens), 0.5, dtype=torch.float64),
             beginnings=beginnings,
             # so that beginnings are shared, or not, however short the prompts are
             forward_cost=1_000_000 if beginnings is None else 0,
             temperature=1.0,
             top_p=1.0,
             top_k=0,
+            graphs=graphs,
         )
         total = 0.0
         for i, prompt in enumerate(prompts):
@@ -476,3 +494,26 @@ def sampler_gap(
             gaps = policy(row, mask).logprobs[mask] - decoded.logprobs[i, :length]
             total += float(gaps.abs().sum())
     return total / int(decoded.lengths.sum())
+
+
+def check_replays(policy: Policy, prompts: Sequence[Sequence[int]], max_gap: float) -> None:
+    """Check that replayed decode steps give the log-probabilities of training.
+
+    Raises:
+        UserError: they do not, or a step cannot be recorded.
+    """
+    advice = "type rollout.graphs=false"
+    try:
+        num_tokens = MIN_REPLAYS + NUM_TOKENS
+        gap = sampler_gap(policy, prompts, fused=True, graphs=True, num_tokens=num_tokens)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = in_one_line(error.__context__ or error, 160)
+        raise UserError(
+            f"rollout.graphs=true: a decode step cannot be recorded ({reason}): {advice}"
+        ) from error
+    if not gap <= max_gap:
+        raise UserError(
+            f"rollout.graphs=true changes log-probabilities by {gap:.2g} nats per token: {advice}"
+        )

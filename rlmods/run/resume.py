@@ -31,6 +31,8 @@ CHANGEABLE_KEYS = (
     "rollout.backoff_s",
     "rollout.concurrency",
     "rollout.batch_size",
+    "rollout.fused",
+    "rollout.graphs",
     "rollout.cache_gib",
     "rollout.ahead",
     "rollout.key_variable",

@@ -60,9 +60,11 @@ def test_training_in_16_bits_uses_fast_attention() -> None:
 
 
 LIMITS = {
-    "decode step": {"launches": 485, "waits": 1, "copies": 0},
-    "decode step, padded": {"launches": 490, "waits": 1, "copies": 0},
-    "decode step, adapter": {"launches": 485, "waits": 1, "copies": 0},
+    "decode step": {"launches": 483, "waits": 1, "copies": 0},
+    "decode step, padded": {"launches": 488, "waits": 1, "copies": 0},
+    "decode step, adapter": {"launches": 483, "waits": 1, "copies": 0},
+    # 43, and one growth of the cache in 8 steps
+    "decode step, recorded": {"launches": 49, "waits": 1, "copies": 0},
     "microbatch": {
         "forward launches": 1440,
         "forward waits": 1,

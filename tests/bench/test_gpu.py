@@ -182,9 +182,11 @@ class TestTables:
         found.figures = {
             "here, 8 rows": work | ours,
             "plain, 8 rows": work | ours | {"tokens/s": 50.0},
+            "graphs, 8 rows": work | ours | {"tokens/s": 200.0},
         }
         text = report.decode_table({"decode 0.5B": found}, rates)
         assert "| decode 0.5B, 8 rows | 100 | 50 | 2 | 8 | 2 | 1 | 1 |" in text
+        assert "| decode 0.5B, 8 rows, graphs | 200 | 50 | 4 | 8 | 2 | 1 | 1 |" in text
         found.figures = {
             "plain": {"response tokens/s": 10.0, "s a step": 2.0, "flops": 2e14, "GiB": 3.0}
         }

@@ -39,6 +39,9 @@ GPT2: dict[str, Any] = {
     "bos_token_id": None,
 }
 needs_onednn = pytest.mark.skipif(not linear._has_onednn(), reason="needs oneDNN on x86-64")
+needs_bfloat16 = pytest.mark.skipif(
+    not linear._has_onednn() or not linear._has_bfloat16(), reason="needs oneDNN with bfloat16"
+)
 PDROP = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
 
 

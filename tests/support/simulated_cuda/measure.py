@@ -16,6 +16,7 @@ from unittest.mock import patch
 from tests.support.simulated_cuda.device import install
 
 import lightning as L
+import pytest
 import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -25,8 +26,10 @@ from rlmods.config import build
 from rlmods.distributed import trainer as trainers
 from rlmods.policy import Policy, Tiny
 from rlmods.rollout import Local
+from rlmods.rollout.cache import MIN_REPLAYS
 from rlmods.training.meter import PhaseTimer
 from rlmods.types import Prompt
+from tests.support import recorded_graph
 from tests.support.composed import composed
 from tests.support.simulated_cuda.counts import Counts, counted, paused
 from tests.support.tiny_setup import Log
@@ -79,14 +82,17 @@ def difference(a: Counts, b: Counts, parts: int) -> dict[str, Any]:
     }
 
 
-def decode_step(network: Policy, prompt_lengths: Sequence[int]) -> dict[str, Any]:
+def decode_step(
+    network: Policy, prompt_lengths: Sequence[int], graphs: bool = False
+) -> dict[str, Any]:
     """Return the counts of one step of `rollout=local`."""
     ids = {str(i): [5 + (i + j) % 100 for j in range(n)] for i, n in enumerate(prompt_lengths)}
     network.encode = lambda prompt, tools=(): ids[prompt.id]  # type: ignore[method-assign]
     prompts = [Prompt(id=name, text=name) for name in ids]
     found = []
     for steps in (SHORT, LONG):
-        rollout = Local(max_tokens=steps)
+        steps += MIN_REPLAYS if graphs else 0
+        rollout = Local(max_tokens=steps, graphs=graphs)
         rollout.sync(network, iteration=0)
         with counted() as counts:
             rollout.generate(prompts, samples=4, iteration=0)
@@ -165,6 +171,9 @@ def main() -> None:
             found["decode step"] = decode_step(plain, EQUAL)
             found["decode step, padded"] = decode_step(plain, PADDED)
             found["decode step, adapter"] = decode_step(policy(adapted=True), EQUAL)
+            with pytest.MonkeyPatch.context() as patched:
+                recorded_graph.install(patched)
+                found["decode step, recorded"] = decode_step(plain, PADDED, graphs=True)
             found["microbatch"] = microbatch(plain)
         found["iteration"] = iteration(RUN)
         single = iteration((*RUN, "batch.token_budget=1"))
