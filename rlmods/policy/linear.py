@@ -208,8 +208,17 @@ class _Float32Linear(torch.autograd.Function):
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    if has_float32_sums(a, b):
+        rows = torch.mm(a.flatten(0, -2), b, out_dtype=torch.float32)
+        return rows.view(*a.shape[:-1], -1)
     with product_precision(a.device.type):
         return a.float() @ b.float()
+
+
+def has_float32_sums(a: Tensor, b: Tensor) -> bool:
+    """Return True if the device multiplies these matrices as they are and returns float32: bfloat16
+    on GPUs. Others are cast first."""
+    return a.device.type == "cuda" and a.dtype == b.dtype == torch.bfloat16
 
 
 @contextmanager

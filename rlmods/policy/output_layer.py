@@ -22,6 +22,7 @@ from rlmods.policy.linear import (
     autocast_dtype,
     cpu_linear,
     float32_linear,
+    has_float32_sums,
     is_exact,
     packed_linear,
     packed_weight,
@@ -193,8 +194,11 @@ class _LinearLogprobs(torch.autograd.Function):
         logprobs = torch.empty_like(log_z)
         size = logits_per_chunk(hidden.device.type) // len(weight)
         with torch.autocast(hidden.device.type, enabled=False):
-            states = hidden.to(dtype)
-            matrix = weight.to(dtype)
+            states = hidden
+            matrix = weight
+            if not has_float32_sums(hidden, weight):
+                states = hidden.to(dtype)
+                matrix = weight.to(dtype)
             for rows in _chunks(len(hidden), size):
                 logits = _logits(states[rows], matrix, bias, transform, exact)
                 highest = logits.amax(-1, keepdim=True)
@@ -219,16 +223,17 @@ class _LinearLogprobs(torch.autograd.Function):
     def backward(ctx: Any, of_logprobs: Tensor, of_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        states = hidden.to(log_z.dtype)
+        is_16_bit = has_float32_sums(hidden, weight)
+        states = hidden if is_16_bit else hidden.to(log_z.dtype)
         states_factor = states.to(ctx.factors)
         factor = -of_logprobs[:, None]
-        d_hidden = torch.zeros_like(states) if needs_hidden else None
+        d_hidden = torch.zeros_like(hidden, dtype=log_z.dtype) if needs_hidden else None
         d_weight = torch.empty_like(weight) if needs_weight else None
         d_bias = torch.empty_like(bias) if needs_bias else None
         # Half as many logits as in forward, as their gradient is in memory too.
         size = logits_per_chunk(hidden.device.type) // 2 // max(1, len(hidden))
         for words in _chunks(len(weight), size):
-            matrix = weight[words].to(log_z.dtype)
+            matrix = weight[words] if is_16_bit else weight[words].to(log_z.dtype)
             part = None if bias is None else bias[words]
             logits = _logits(states, matrix, part, ctx.transform, ctx.exact)
             if ctx.entropy_gradient or ctx.transform.cap:
@@ -270,6 +275,8 @@ def _logits(
 def _product(a: Tensor, b: Tensor, exact: bool) -> Tensor:
     if exact:
         return cpu_linear(a, b.t())
+    if has_float32_sums(a, b):
+        return torch.mm(a, b, out_dtype=torch.float32)
     with product_precision(a.device.type):
         return a @ b
 

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from rlmods.distributed import sharding
-from rlmods.policy import Tiny, output_layer as module
+from rlmods.policy import Tiny, linear, output_layer as module
 from rlmods.policy.linear import float32_linear
 from rlmods.policy.output_layer import (
     LogitTransform,
@@ -323,3 +323,65 @@ def test_a_layer_with_a_hook_or_another_class_is_not_plain() -> None:
     layer.register_forward_hook(lambda *_: None)
     assert not is_plain_linear(layer)
     assert not is_plain_linear(nn.Sequential(nn.Linear(2, 3)))
+
+
+class TestSumsOfAGPU:
+    """A GPU multiplies bfloat16 as it is, and returns float32."""
+
+    @pytest.fixture(autouse=True)
+    def products(self, monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+        """Let the processor do so too. Data types of the factors that it got."""
+        seen: list[torch.dtype] = []
+        mm = torch.mm
+
+        def multiply(a: Tensor, b: Tensor, *, out_dtype: torch.dtype) -> Tensor:
+            assert a.dtype == b.dtype
+            seen.append(a.dtype)
+            return mm(a.to(out_dtype), b.to(out_dtype))
+
+        def has_sums(a: Tensor, b: Tensor) -> bool:
+            return a.dtype == b.dtype == torch.bfloat16
+
+        monkeypatch.setattr(torch, "mm", multiply)
+        for place in (module, linear):
+            monkeypatch.setattr(place, "has_float32_sums", has_sums)
+        return seen
+
+    @pytest.mark.parametrize("transform", TRANSFORMS)
+    @pytest.mark.parametrize("entropy", [False, True])
+    def test_of_scores(
+        self, transform: LogitTransform, entropy: bool, chunk: int, products: list[torch.dtype]
+    ) -> None:
+        hidden, weight, bias, targets = (
+            x.detach().bfloat16().requires_grad_() if x.is_floating_point() else x for x in inputs()
+        )
+        doubles = [x.detach().double().requires_grad_() for x in (hidden, weight, bias)]
+        weights = torch.linspace(-1, 2, N)
+        found = linear_logprobs(hidden, weight, bias, targets, transform, entropy_gradient=entropy)
+        exact = slow(*doubles, targets, transform)
+        for actual, expected in zip(found, exact, strict=True):
+            assert actual.dtype == torch.float32
+            torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
+        losses = [weights * x[0] + entropy * weights.flip(0) * x[1] for x in (found, exact)]
+        actuals = torch.autograd.grad(losses[0].sum(), (hidden, weight, bias))
+        gradients = torch.autograd.grad(losses[1].sum(), doubles)
+        for x, expected in zip(actuals, gradients, strict=True):
+            assert x.dtype == torch.bfloat16
+            assert (x - expected).norm() < 4e-3 * expected.norm()
+        assert products
+        assert set(products) == {torch.bfloat16}
+
+    def test_of_logits(self, products: list[torch.dtype]) -> None:
+        hidden, weight, bias, _ = (x.detach().bfloat16() for x in inputs())
+        hidden = hidden[:10].reshape(2, 5, H).requires_grad_()
+        weight.requires_grad_()
+        doubles = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+        found = float32_linear(hidden, weight, bias)
+        exact = doubles[0] @ doubles[1].t() + bias.double()
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+        assert products == [torch.bfloat16]
+        actuals = torch.autograd.grad(found.sin().sum(), (hidden, weight))
+        gradients = torch.autograd.grad(exact.sin().sum(), doubles)
+        for x, expected in zip(actuals, gradients, strict=True):
+            assert (x - expected).norm() < 4e-3 * expected.norm()

@@ -180,6 +180,9 @@ def compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     data = held(list(args))
     if name == "histc" and not data[0].is_floating_point():
         data[0] = data[0].float()  # as only a GPU counts integers
+    if name == "mm" and len(data) == 3:  # sums in another data type, which only a GPU has
+        data = [x.to(data[2]) for x in data[:2]]
+        func = torch.ops.aten.mm.default
     result = func(*data, **{key: held(x) for key, x in options.items()})
     if name not in NO_KERNEL and not is_view(func):
         counts.launch(name)
