@@ -45,7 +45,7 @@ from rlmods.run.name import member_name
 from rlmods.run.saved import SavedRun, read_config
 from rlmods.settings.bounds import Count, bounded
 
-NO_TOKENS = "no tokens were sampled between its validations"
+NOT_SPENT = "the last validation was before the end of its token budget"
 INTERRUPTED = "interrupted: type the same command again to go on"
 
 
@@ -228,6 +228,23 @@ def settings_digest(entrant: str, task: str) -> str:
     return hashlib.sha256(dumps(settings).encode()).hexdigest()[:16]
 
 
+def settings_since(job: Job) -> list[str]:
+    """Return the settings that have changed since a finished run began: in its recipe, its task or
+    the package. Settings that are new since then are not among them."""
+    from rlmods.cli.command import configuration
+    from rlmods.run.resume import changed_settings, recorded_precision
+
+    saved = job.run.path / "config.yaml"
+    config = configuration(job.overrides)
+    if config.trainer.precision == "auto":
+        config.trainer.precision = recorded_precision(saved) or "auto"
+    changes = changed_settings(saved, config)
+    budget = read_config(saved)["callbacks"]["budget"]["max_tokens"]
+    if budget != config.callbacks.budget.max_tokens:  # a resumed run may change it
+        changes["callbacks.budget.max_tokens"] = (budget, config.callbacks.budget.max_tokens)
+    return [f"{key}={old} (now {new})" for key, (old, new) in changes.items() if old != "unset"]
+
+
 @dataclass
 class Scorecard:
     """Results so far."""
@@ -240,7 +257,8 @@ class Scorecard:
     num_shipped: Counter[str] = field(default_factory=Counter)
     """Number of results of an entrant that come with the package."""
     changed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Finished runs by the source file of a plugin that has changed since they began."""
+    """Finished runs by what has changed since they began: the source file of a plugin, or
+    settings."""
 
     def find(self, jobs: Sequence[Job]) -> list[Job]:
         """Take the results of finished runs and those that come with the package. Return the jobs
@@ -252,9 +270,10 @@ class Scorecard:
         for job in jobs:
             key = (job.entrant.typed, job.task.name, job.seed)
             if job.run.exit == "finished":
-                self.add(job)
-                for name in changed_plugins(job.run.path):
-                    self.changed[name].append(job.name)
+                changes = settings_since(job)
+                self.add(job, is_current=not changes)
+                for change in [*changed_plugins(job.run.path), *changes]:
+                    self.changed[change].append(job.name)
             elif key in shipped and not job.common:
                 self.results[key] = shipped[key]
                 self.num_shipped[job.entrant.name] += 1
@@ -262,14 +281,19 @@ class Scorecard:
                 missing.append(job)
         return missing
 
-    def add(self, job: Job) -> str:
-        """Take the result of a finished run, and return it in words."""
-        digest = "" if job.common else settings_digest(job.entrant.typed, job.task.name)
+    def add(self, job: Job, *, is_current: bool = True) -> str:
+        """Take the result of a finished run, and return it in words.
+
+        Args:
+            is_current: the run was trained with the present settings.
+        """
+        is_shipped = is_current and not job.common
+        digest = settings_digest(job.entrant.typed, job.task.name) if is_shipped else ""
         result = read_result(job.run, job.entrant.name, job.task, job.seed, digest)
         self.results[job.entrant.name, job.task.name, job.seed] = result
         if result.score is None:
-            self.reasons[job.entrant.name, job.task.name] = NO_TOKENS
-            return f"no score: {NO_TOKENS}"
+            self.reasons[job.entrant.name, job.task.name] = NOT_SPENT
+            return f"no score: {NOT_SPENT}"
         return f"score {result.score:.3f}"
 
     def write(self) -> Path:
@@ -322,10 +346,10 @@ def run_scorecard(settings: Settings) -> str:
     for name, count in card.num_shipped.items():
         shipped = counted(count, "result")
         print(f"{name}: {shipped} of the package; reference=false trains it", flush=True)
-    for name, runs in card.changed.items():
+    for change, runs in card.changed.items():
         print(
-            f"{name} has changed since {counted(len(runs), 'finished run')} began: delete what is "
-            f"outdated in {settings.folder} to train it again",
+            f"{change} has changed since {counted(len(runs), 'finished run')} began: delete what "
+            f"is outdated in {settings.folder} to train it again",
             flush=True,
         )
     print(f"{len(missing)} of {counted(len(fitting), 'run')} to train", flush=True)

@@ -105,8 +105,7 @@ def decode(
         on_step: called after every step with the number of rows that ended in it and the number of
             tokens it sampled.
         num_entropies: number of steps K whose entropies are returned.
-        pasts: processed rows that have ids in common with each prompt. The list is emptied, so that
-            the memory is free while tokens are sampled.
+        pasts: processed rows that have ids in common with each prompt. The list is emptied.
         keep: prompts whose `Decoded.pasts` are wanted.
         graphs: record decode steps and replay them (`StepGraph`)."""
     context = CachedRows(policy, graphs)

@@ -76,21 +76,14 @@ def recorded_resume(run_dir: Path) -> str | None:
 
 
 def check_same_run(saved: Path, config: DictConfig, *, fork: bool = False) -> None:
-    """Check that `config` equals the `saved` one, apart from `CHANGEABLE` groups and
-    `CHANGEABLE_KEYS`. In a fork, `FORKABLE` groups may differ too.
+    """Check that `config` equals the `saved` one (`changed_settings`).
 
     Raises:
         UserError: another setting differs.
     """
-    if not saved.is_file():
-        return
-    old = _computing_settings(read_config(saved))
-    new = _computing_settings(yaml.load(as_yaml(config), Loader=LOADER))
-    free = ("fork", *FORKABLE) if fork else ()
     changes = [
-        f"{key}={old.get(key, 'unset')} (now {new.get(key, 'unset')})"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key) and key.split(".")[0] not in free
+        f"{key}={old} (now {new})"
+        for key, (old, new) in changed_settings(saved, config, fork=fork).items()
     ]
     if not changes:
         return
@@ -102,6 +95,24 @@ def check_same_run(saved: Path, config: DictConfig, *, fork: bool = False) -> No
         "resume="
     )
     raise UserError(f"{saved.parent} was started with {', '.join(changes[:6])}{more}: {advice}")
+
+
+def changed_settings(
+    saved: Path, config: DictConfig, *, fork: bool = False
+) -> dict[str, tuple[object, object]]:
+    """Return the settings that differ in `config` from the `saved` one, with both values ("unset":
+    there is none), apart from `CHANGEABLE` groups and `CHANGEABLE_KEYS`, and in a fork from
+    `FORKABLE` groups. Without such a file nothing differs."""
+    if not saved.is_file():
+        return {}
+    old = _computing_settings(read_config(saved))
+    new = _computing_settings(yaml.load(as_yaml(config), Loader=LOADER))
+    free = ("fork", *FORKABLE) if fork else ()
+    return {
+        key: (old.get(key, "unset"), new.get(key, "unset"))
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key) and key.split(".")[0] not in free
+    }
 
 
 def grading_identities(config: DictConfig) -> dict[str, str]:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from rlmods.cli import scorecard
+from rlmods.cli.command import configuration
 from rlmods.cli.scorecard import (
     Entrant,
     Job,
@@ -158,6 +160,27 @@ def test_only_shipped_recipes_are_references(
     assert bool(result.settings) is is_reference
 
 
+def test_runs_of_other_settings_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A recipe or a task that changed after a run: its result is not that of the present one."""
+    monkeypatch.setattr(scorecard, "train_all", lambda jobs, num_workers: iter(()))
+    settings = parse(["algo=grpo", "tasks=long", "seeds=2", f"folder={tmp_path}"])
+    for job, eps in zip(all_jobs(settings), (0.04, 0.3), strict=True):
+        config = configuration([*job.overrides, f"run_dir='{job.run.path}'"])
+        OmegaConf.update(config, "kl.coefficient", eps)
+        OmegaConf.set_struct(config, False)
+        del config.rollout.fused  # a setting that is new since the run
+        job.run.path.mkdir(parents=True)
+        OmegaConf.save(config, job.run.path / "config.yaml", resolve=True)
+        (job.run.path / "summary.json").write_text('{"exit": "finished"}')
+    run_scorecard(settings)
+    [told] = [x for x in capsys.readouterr().out.splitlines() if "has changed" in x]
+    assert told.startswith("kl.coefficient=0.3 (now 0.04) has changed since 1 finished run began")
+    results = read_results(tmp_path / "results.jsonl")
+    assert [bool(result.settings) for result in results] == [True, False]
+
+
 def test_a_run_that_samples_nothing_is_a_cell_with_a_reason(tmp_path: Path) -> None:
     """Algorithms that do not sample never spend the budget."""
     card = Scorecard(parse(["algo=grpo", "tasks=long", "seeds=1", f"folder={tmp_path}"]), {})
@@ -166,10 +189,10 @@ def test_a_run_that_samples_nothing_is_a_cell_with_a_reason(tmp_path: Path) -> N
     (job.run.path / "config.yaml").write_text("callbacks: {budget: {max_tokens: 9}}")
     rows = [{"iteration": i, "val/mean@4": 0.5} for i in (0, 3)]
     (job.run.path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert card.add(job) == "no score: no tokens were sampled between its validations"
+    assert card.add(job) == "no score: the last validation was before the end of its token budget"
     card.write()
     html = (tmp_path / "scorecard.html").read_text()
-    assert "no tokens were sampled between its validations" in html
+    assert "the last validation was before the end of its token budget" in html
 
 
 def test_the_digest_follows_the_algorithm_and_the_task(

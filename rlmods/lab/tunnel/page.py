@@ -95,9 +95,8 @@ def _summary(baseline: str, card: Card) -> str:
         f"{escape(entrant)} {'better' if card[entrant, task].better else 'worse'} on {escape(task)}"
         for entrant, task in decided
     ]
-    listed = "; ".join(found) if found else "more seeds may decide more"
     count = f"{len(decided)} of {len(others)} comparisons with {escape(baseline)} are decided"
-    return f"{count}: {listed}."
+    return f"{count}: {'; '.join(found)}." if found else f"{count}."
 
 
 def _legend(colours: Mapping[str, str]) -> str:
@@ -162,8 +161,9 @@ def _radar(
         )
     for entrant in entrants:
         means = [card[entrant, task.name].mean for task in tasks]
-        values = [0.0 if mean is None else mean.mean for mean in means]
-        corners = _points(centre + np.clip(values, 0, 1)[:, None] * axes)
+        is_there = [mean is not None for mean in means]
+        values = [mean.mean for mean in means if mean is not None]
+        corners = _points(centre + np.clip(values, 0, 1)[:, None] * axes[is_there])
         shapes.append(
             f"<polygon points='{corners}' fill='{colours[entrant]}' fill-opacity=.08 "
             f"stroke='{colours[entrant]}' stroke-width=2 />"

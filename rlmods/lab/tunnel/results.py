@@ -68,11 +68,15 @@ def mean_over_tokens(points: Sequence[tuple[float, float]]) -> float | None:
 def score(run: SavedRun, task: Task) -> float | None:
     """Return the score of a run: (m - start) / (best - start), m being the mean of the task's
     metric over the tokens of the run's budget. It is 0 for a policy that stays as it was, 1 for one
-    that is perfect at once, and below 0 for one that becomes worse. None if no tokens
-    were sampled between validations."""
+    that is perfect at once, and below 0 for one that becomes worse. None if the last
+    validation was before the end of the budget."""
     max_tokens = run.config["callbacks"]["budget"]["max_tokens"]
     points = curve(run, task.metric)
-    mean = mean_over_tokens(points if max_tokens is None else within(points, max_tokens))
+    if max_tokens is not None:
+        if not points or points[-1][0] < max_tokens:
+            return None
+        points = within(points, max_tokens)
+    mean = mean_over_tokens(points)
     return None if mean is None else (mean - task.start) / (task.best - task.start)
 
 
@@ -141,7 +145,7 @@ class Result:
     task: str
     seed: int
     score: float | None
-    """None if no tokens were sampled between validations."""
+    """None if the last validation was before the end of the budget."""
     curves: Mapping[str, Curve]
     """Values over sampled tokens, by metric."""
     minutes: float

@@ -7,8 +7,7 @@ from rlmods.errors import UserError, suggest
 
 @dataclass(frozen=True)
 class Task:
-    """What a task asks, and the values of its metric that have the scores 0 and 1. They were set
-    before any algorithm was tried."""
+    """What a task asks, and the values of its metric that have the scores 0 and 1."""
 
     name: str
     capability: str

@@ -79,6 +79,15 @@ def test_what_is_sampled_beyond_the_budget_does_not_count(tmp_path: Path) -> Non
     assert score(run, TASK) == pytest.approx((mean - 0.2) / 0.5)
 
 
+@pytest.mark.parametrize(("budget", "has_score"), [(29, True), (30, True), (31, False)])
+def test_a_run_that_was_not_validated_at_its_end_has_no_score(
+    tmp_path: Path, budget: int, has_score: bool
+) -> None:
+    """Others would be averaged over more tokens."""
+    run = run_of(tmp_path, [10, 20], [0.2, 0.3, 0.4], budget=budget)
+    assert (score(run, TASK) is not None) == has_score
+
+
 def test_differences_are_paired_and_corrected_for_all_cells() -> None:
     scores = {
         ("a", "x"): {1: 0.1, 2: 0.3, 3: 0.5},
