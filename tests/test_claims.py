@@ -79,8 +79,19 @@ class TestStatistics:
         assert claims.response_tokens(run) == 4
 
     def test_score_and_final_accuracy(self) -> None:
-        run = result("a", 1, 0.3, {"val/mean@4": [0.1, 0.9, 0.4]})
-        assert (claims.score(run), claims.final_accuracy(run)) == (0.3, 0.4)
+        task = claims.TASK["long"]
+        heights = [task.start, task.best, task.best]
+        run = result("a", 1, 0.3, {"val/mean@4": heights})
+        assert claims.score(run) == pytest.approx(0.75)
+        assert claims.final_accuracy(run) == task.best
+
+    def test_scores_are_over_the_same_tokens(self) -> None:
+        """A longer run would be better for its length alone."""
+        task = claims.TASK["long"]
+        long, short = (
+            result("a", 1, 0.3, {"val/mean@4": [task.start, *[task.best] * n]}) for n in (3, 1)
+        )
+        assert [claims.score(x) for x in claims.cut([long, short])] == pytest.approx([0.5, 0.5])
 
 
 class TestVerdicts:
@@ -102,8 +113,15 @@ class TestVerdicts:
     def test_pairs_by_seed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         claim = claims.Claim("long", "a", "b", claims.score, 1, "paper")
         monkeypatch.setattr(claims, "CLAIMS", [claim])
+        task = claims.TASK["long"]
         scores = [("a", 1, 0.1), ("a", 2, 0.5), ("b", 2, 0.6), ("b", 1, 0.3)]
-        text = claims.page([result(*row, {}) for row in scores], "## The rest")
+        results = []
+        for entrant, seed, score in scores:
+            height = task.start + score * (task.best - task.start)
+            # what one side has more does not count
+            more = [task.best] if entrant == "b" else []
+            results.append(result(entrant, seed, score, {"val/mean@4": [height, height, *more]}))
+        text = claims.page(results, "## The rest")
         assert "| `long` | `a` to `b` | score | paper | 0.3 to 0.45: +0.15 (" in text
         assert "2 seeds | not decided |" in text
         assert "4 runs, 8 minutes of one core, 4,000 sampled tokens." in text
