@@ -1,7 +1,8 @@
 """Simulate the error rates and costs of the tests of docs/comparing.md, and print them as a table:
-`python bench/error_rates.py`. With a file of results of the scorecard, compare how often its pairs
-of entrants are told apart with how often `compare --power` predicts it, and how often two halves of
-the seeds of one entrant are told apart, which are false positives."""
+`python bench/error_rates.py`, and how often power that is estimated from a few pairs foretells a
+decision. With a file of results of the scorecard, count how many of its pairs of entrants are told
+apart, and how often some seeds of an entrant are told from others of the same entrant, which are
+false positives."""
 
 import sys
 from itertools import combinations, permutations
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlmods.lab.statistics import ALPHA, SequentialTest, paired, paired_t_test, power
+from rlmods.lab.statistics import ALPHA, SequentialTest, holm, paired, paired_t_test, power
 from rlmods.lab.tunnel.results import read_results
 
 EFFECTS = (0.0, 0.5, 1.0, 2.0, 3.0)
@@ -51,6 +52,34 @@ def table(num_experiments: int) -> str:
     return "\n".join(lines)
 
 
+def foresight(effect: float, num_pairs: int, num_experiments: int) -> tuple[float, float]:
+    """Return the mean power that the effect in some pairs promises, and how often a t test of as
+    many other pairs decides."""
+    generator = np.random.default_rng(2)
+    promised, found = 0.0, 0
+    for _ in range(num_experiments):
+        pilot, others = generator.standard_normal((2, num_pairs)) + effect
+        promised += power(abs(float(pilot.mean())) / float(pilot.std(ddof=1)), num_pairs)
+        found += paired_t_test(others.tolist()) < ALPHA
+    return promised / num_experiments, found / num_experiments
+
+
+def foresight_table(num_experiments: int) -> str:
+    """Return the table of power that is estimated from as many pairs as are tested."""
+    lines = [
+        "| effect | pairs | promised | decided | power |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for num_pairs in (3, 5, 10):
+        for effect in EFFECTS:
+            promised, found = foresight(effect, num_pairs, num_experiments)
+            exact = power(effect, num_pairs)
+            lines.append(
+                f"| {effect:g} | {num_pairs} | {promised:.2f} | {found:.2f} | {exact:.2f} |"
+            )
+    return "\n".join(lines)
+
+
 Scores = dict[tuple[str, str], dict[int, float]]
 """Score by seed, by task and entrant."""
 
@@ -65,18 +94,33 @@ def read_scores(path: Path) -> Scores:
 
 
 def told_apart(scores: Scores) -> str:
-    """Return the number of pairs of entrants that a paired t test tells apart, and the number that
-    the power of a difference of their size and spread predicts."""
-    found, expected, num_pairs = 0, 0.0, 0
-    for (task, a), (other_task, b) in combinations(scores, 2):
-        differences = paired(scores[task, a], scores[other_task, b])
-        if task != other_task or len(differences) < 3:
+    """Return how many pairs of entrants a paired t test tells apart on each task, before and after
+    Holm's correction for the pairs of the task, in all, and the power that the same differences
+    promise."""
+    lines = []
+    apart: set[str] = set()
+    num_pairs, num_found, promised = 0, 0, 0.0
+    for task in dict.fromkeys(task for task, _ in scores):
+        entrants = [entrant for name, entrant in scores if name == task]
+        differences = {
+            (a, b): paired(scores[task, a], scores[task, b]) for a, b in combinations(entrants, 2)
+        }
+        tested = {pair: x for pair, x in differences.items() if len(x) >= NUM_SEEDS}
+        if not tested:
             continue
-        num_pairs += 1
-        found += paired_t_test(differences) < ALPHA
-        effect = abs(float(np.mean(differences))) / float(np.std(differences, ddof=1))
-        expected += power(effect, len(differences))
-    return f"{num_pairs} pairs: {found} told apart, {expected:.1f} predicted"
+        p_values = dict(zip(tested, map(paired_t_test, tested.values()), strict=True))
+        found = [pair for pair, p in p_values.items() if p < ALPHA]
+        corrected = sum(p < ALPHA for p in holm(list(p_values.values())))
+        apart |= {entrant for pair in found for entrant in pair}
+        num_pairs += len(tested)
+        num_found += len(found)
+        for x in tested.values():
+            effect = abs(float(np.mean(x))) / float(np.std(x, ddof=1))
+            promised += power(effect, len(x))
+        lines.append(f"{task}: {len(tested)} pairs, {len(found)} told apart, {corrected} by Holm")
+    lines.append(f"{num_pairs} pairs: {num_found} told apart, {promised:.1f} promised")
+    lines.append(f"told from another one: {', '.join(sorted(apart))}")
+    return "\n".join(lines)
 
 
 def false_positives(scores: Scores) -> str:
@@ -99,6 +143,7 @@ if __name__ == "__main__":
     argument = sys.argv[1] if len(sys.argv) > 1 else "10000"
     if argument.isdecimal():
         print(table(int(argument)))
+        print(foresight_table(int(argument) // 25))
     else:
         scores = read_scores(Path(argument))
         print(told_apart(scores))

@@ -204,7 +204,7 @@ def nemo_rl_responses(path: Path) -> Iterator[Responses]:
 
 
 def wandb_csv(path: Path) -> Iterator[Metrics]:
-    """Read a table of Weights & Biases: the history of a run, `run.history().to_csv(...)`, or a
+    """Read a table of Weights & Biases: the history of a run, `run.scan_history()` as CSV, or a
     chart of one run, whose columns are `RUN - METRIC`, `RUN - METRIC__MIN` and `__MAX`."""
     rows = _csv_rows(path)
     columns = list(rows[0]) if rows else []

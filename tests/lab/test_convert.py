@@ -261,7 +261,7 @@ def test_events_and_responses_of_nemo_rl(tmp_path: Path) -> None:
 
 class TestTrackers:
     def test_history_of_wandb(self, tmp_path: Path) -> None:
-        """`run.history().to_csv(...)`: an empty cell where a step has no value; the step that the
+        """`run.scan_history()` as CSV: an empty cell where a step has no value; the step that the
         trainer counts goes before the tracker's own."""
         rows: list[dict[str, Any]] = [
             {
