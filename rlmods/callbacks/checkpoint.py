@@ -42,6 +42,10 @@ BEST_EXPORT = "export_best"
 """Folder of the exported model of the best iteration, beside the folder of the checkpoints."""
 
 
+MIN_PAUSE = 20.0
+"""Smallest pause before a checkpoint by time, in times of saving the last one."""
+
+
 class IterationCheckpoint(Checkpoint):
     """Save `iteration_000012.ckpt` every `every` iterations, or `every_s` seconds, and after the
     last, atomically, and keep the newest.
@@ -73,6 +77,7 @@ class IterationCheckpoint(Checkpoint):
             export: Hugging Face directories beside the run's `export/`. best: `export_best/` of the
             best iteration; all: also `iteration_000012_export/` of every checkpoint. null: none.
             every_s: an iteration that ends so many seconds after the last checkpoint is saved too.
+            After a slow one it is 20 times what saving took, if that is more.
 
         Raises:
             ValueError: a negative count, an unknown mode, or `export=best` without `best`.
@@ -101,6 +106,7 @@ class IterationCheckpoint(Checkpoint):
         self.failures = 0
         self._last_attempt = -1
         self._attempt_time = time.monotonic()
+        self._pause_s = 0.0
         self._error: str | None = None
         self._unusable: set[int] = set()  # later than the resumed one, and not rewritten
         self._best: tuple[int, float] | None = None
@@ -182,7 +188,8 @@ class IterationCheckpoint(Checkpoint):
         is_overdue = False
         if self.every_s is not None:
             seconds = time.monotonic() - self._attempt_time
-            is_overdue = bool(trainer.strategy.broadcast(seconds >= self.every_s))
+            is_late = seconds >= max(self.every_s, self._pause_s)
+            is_overdue = bool(trainer.strategy.broadcast(is_late))
         if is_wanted or is_urgent or is_overdue:
             self._save(trainer, learner)
 
@@ -200,7 +207,7 @@ class IterationCheckpoint(Checkpoint):
         if iteration == self._last_attempt:  # `on_train_end` after the last iteration
             return
         self._last_attempt = iteration
-        self._attempt_time = time.monotonic()
+        started = time.monotonic()
         final = self._path(iteration)
         temporary = final.with_name(f".{final.name}.tmp")
         previous = self._best
@@ -215,6 +222,7 @@ class IterationCheckpoint(Checkpoint):
                 f"{self._describe_newest()}"
             )
             self._count_failure(trainer, learner, temporary, message)
+            self._wait_after(started)
             return
         if self.export == "all":
             self._export(trainer, learner, self.folder / EXPORT_NAME.format(iteration))
@@ -222,6 +230,12 @@ class IterationCheckpoint(Checkpoint):
             self._export(trainer, learner, self.folder.parent / BEST_EXPORT)
         if trainer.is_global_zero:
             self._delete_old(iteration)
+        self._wait_after(started)
+
+    def _wait_after(self, started: float) -> None:
+        """Let the next checkpoint by time wait for a multiple of what saving took."""
+        self._attempt_time = time.monotonic()
+        self._pause_s = MIN_PAUSE * (self._attempt_time - started)
 
     def _export(self, trainer: Trainer, learner: Learner, final: Path) -> None:
         """Write the model as a Hugging Face directory, replaced as a whole; a collective. If it
@@ -315,7 +329,8 @@ def _write(trainer: Trainer, temporary: Path, final: Path) -> str | None:
         try:
             if is_sharded:
                 write_manifest(temporary, parts)
-                _remove(final)  # os.replace cannot replace a folder that is not empty
+            if final.is_dir():  # which os.replace cannot replace
+                _remove(final)
             sync(temporary)
             os.replace(temporary, final)
             sync(final.parent)

@@ -9,7 +9,7 @@ import torch
 from lightning import Callback, Trainer
 from torch.distributed.checkpoint.api import CheckpointException
 
-from rlmods.callbacks import IterationCheckpoint
+from rlmods.callbacks import IterationCheckpoint, checkpoint
 from rlmods.errors import UserError
 from rlmods.run.checkpoints import find_resume, read_iteration
 from rlmods.types import Prompt
@@ -43,6 +43,28 @@ def test_saves_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert saved[-1] == 9
     fit(Tiny(batches=2), 9, [IterationCheckpoint(tmp_path / "b", every=100, keep=0, every_s=None)])
     assert names(tmp_path / "b") == ["iteration_000009.ckpt"]
+
+
+def test_a_slow_checkpoint_by_time_is_rarer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saving takes at most a twentieth of the run. An iteration takes two seconds."""
+    now = [0.0]
+    write = checkpoint._write
+
+    def slow(*args: Any) -> str | None:
+        now[0] += 0.5
+        return write(*args)
+
+    class Second(Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            now[0] += 1.0
+
+    monkeypatch.setattr(checkpoint, "_write", slow)
+    monkeypatch.setattr("rlmods.callbacks.checkpoint.time.monotonic", lambda: now[0])
+    made = IterationCheckpoint(tmp_path, every=100, keep=0, every_s=2.0)
+    fit(Tiny(batches=2), 26, [Second(), made])
+    assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (1, 6, 11, 16, 21, 26)]
 
 
 @pytest.mark.parametrize("stop", [3, 7, 8])  # within an epoch, at its end, in the next
