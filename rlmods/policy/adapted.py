@@ -18,7 +18,7 @@ from rlmods.distributed.deferred import cpu_placeholders, read_on_every_rank
 from rlmods.errors import UserError, in_one_line
 from rlmods.policy.base import Policy, PolicyOutput
 from rlmods.policy.files import fingerprint, read_config
-from rlmods.policy.quantization import dequantized_state, without_quantization_config
+from rlmods.policy.quantization import DequantizedState, without_quantization_config
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -155,7 +155,7 @@ class AdaptedPolicy(Policy):
 
         `state`: full state of `self.model`, for a sharded model.
         """
-        state = dequantized_state(self.model, self.model.state_dict() if state is None else state)
+        state = DequantizedState(self.model, self.model.state_dict() if state is None else state)
         layers = adapted_layers(self.model)
         for name, x in state.items():
             layer, _, key = name.rpartition(".base_layer.")

@@ -32,23 +32,41 @@ def quantization_config(kind: Literal["nf4", "int8"], dtype: torch.dtype) -> Any
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", **options)
 
 
-def dequantized_state(model: PreTrainedModel, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the state of a model with its quantized weights dequantized; `state` itself if none is
-    quantized."""
-    for name, module in model.named_modules():
-        if "base_layer" in module._modules:  # an adapter, which shows the weight of its base
-            continue
-        weight: Any = getattr(module, "weight", None)
-        if type(weight).__name__ not in ("Params4bit", "Int8Params"):
-            continue
+class DequantizedState(Mapping[str, Tensor]):
+    """The state of a model. A quantized weight is dequantized when it is read, one at a time."""
+
+    def __init__(self, model: PreTrainedModel, state: Mapping[str, Tensor]) -> None:
+        self.state = state
+        self.quantized: dict[str, Any] = {}
+        """Module by the name of its weight."""
+        parts: list[str] = []
+        for name, module in model.named_modules():
+            if "base_layer" in module._modules:  # an adapter, which shows the weight of its base
+                continue
+            kind = type(getattr(module, "weight", None)).__name__
+            if kind not in ("Params4bit", "Int8Params"):
+                continue
+            if kind == "Int8Params" and module.state.SCB is None:
+                module.state.SCB = module.weight.SCB  # bitsandbytes sets it in the first forward
+            parts += [f"{name}.weight", f"{name}.SCB"]
+            self.quantized[f"{name}.weight"] = module
+        plain = [key for key in state if not key.startswith(tuple(parts))]
+        self.names = (*plain, *self.quantized)
+
+    def __getitem__(self, name: str) -> Tensor:
+        module = self.quantized.get(name)
+        if module is None:
+            return self.state[name]
         from peft.utils.integrations import dequantize_module_weight
 
-        if type(weight).__name__ == "Int8Params" and module.state.SCB is None:
-            module.state.SCB = weight.SCB  # bitsandbytes sets it in the first forward
-        quantized = (f"{name}.weight", f"{name}.SCB")
-        state = {key: x for key, x in state.items() if not key.startswith(quantized)}
-        state[f"{name}.weight"] = dequantize_module_weight(module)
-    return state
+        weight: Tensor = dequantize_module_weight(module)
+        return weight
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 def has_int8_products(model: PreTrainedModel) -> bool:

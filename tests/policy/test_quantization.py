@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, Tiny, quantization
 from rlmods.policy.quantization import (
-    dequantized_state,
+    DequantizedState,
     quantization_config,
     without_quantization_config,
 )
+from tests.adapter.policies import lora
 
 
 @pytest.fixture
@@ -74,10 +75,54 @@ def test_quantized_weights_are_dequantized_in_the_state(monkeypatch: pytest.Monk
         "peft.utils.integrations.dequantize_bnb_weight",
         lambda weight, state: torch.full((2, 2), 7.0),
     )
-    state = dequantized_state(model, model.state_dict())
+    state = DequantizedState(model, model.state_dict())
     assert state.keys() == {"0.weight", "1.weight", "1.bias"}
+    assert len(state) == 3
     assert torch.equal(state["0.weight"], torch.full((2, 2), 7.0))
     assert torch.equal(state["1.weight"], model[1].weight)
+
+
+def test_weights_under_an_adapter_are_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adapter shows the weight of its base, and an engine that got both would stop reading a
+    joined layer before all its parts are there."""
+    policy = lora()
+    names = [name for name, _ in policy.weights()]
+    layer = policy.model.model.layers[0].self_attn.q_proj.base_layer
+    plain = layer.weight.detach().clone()
+    layer.weight = Params4bit(torch.zeros(2, 1), requires_grad=False)
+    read: list[Any] = []
+
+    def dequantize(weight: Any, state: Any) -> Tensor:
+        read.append(weight)
+        return plain
+
+    monkeypatch.setattr("peft.utils.integrations.dequantize_bnb_weight", dequantize)
+    next(policy.weights())
+    assert not read  # before its turn
+    again = [name for name, _ in policy.weights()]
+    assert sorted(again) == sorted(names)
+    assert len(set(again)) == len(again)
+
+
+class Counting(dict[str, Tensor]):
+    """A state that counts the entries that are read, as sharded ones are gathered then."""
+
+    num_read = 0
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.num_read += 1
+        return super().__getitem__(name)
+
+
+def test_entries_are_read_one_at_a_time() -> None:
+    """Of a sharded network one full tensor is in memory, and tensors of the adapter."""
+    policy = lora()
+    state = Counting(policy.model.state_dict())
+    weights = policy.weights(state)
+    for _ in range(3):
+        before = state.num_read
+        next(weights)
+        assert state.num_read - before <= 5
 
 
 def test_saved_configuration_has_no_quantization(tmp_path: Path) -> None:
