@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import Any, Literal, TypeVar
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -76,6 +77,9 @@ class VLLMServer(TokenRollout):
     ahead: Literal[0, 1] = 0
     """1: sample the next batch of prompts while this one is graded and trained on, with weights
     that are then one iteration old; 0: sample each batch when it is needed."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Data type of the weights that are sent, but for an adapter that is sent alone: type the data
+    type of the servers, which halves the bytes of a policy in float32. null: the policy's own."""
     adapter_only: bool = False
     """With adapter=lora: send the adapter alone. The servers have the base, which they were started
     with, and add the adapter while they sample: start them with `lora_rank=RANK`. false: send the
@@ -124,7 +128,8 @@ class VLLMServer(TokenRollout):
     @property
     def _servers(self) -> Servers:
         limits = (self.timeout_s, self.retries, self.backoff_s, self.concurrency)
-        key = ("vllm_server", self.urls, self.folder, self.key_variable, self.adapter_only, *limits)
+        sent = (self.folder, self.dtype, self.adapter_only)
+        key = ("vllm_server", self.urls, self.key_variable, *sent, *limits)
         return shared(key, lambda: Servers(replace(self)))
 
 
@@ -282,13 +287,15 @@ class Servers:
         folder = None
         problem = ""
         sent = policy.parameters()
-        files = _model_files(policy)
+        dtype = getattr(torch, self.settings.dtype or "", None)
+        files = _model_files(policy, dtype)
         adapter = None
         if self.settings.adapter_only and isinstance(policy, AdaptedPolicy):
             adapter = policy.config
             sent = iter(policy.trainable_tensors().values())
             files = _adapter_files(policy)
-        size = sum(x.nbytes for x in sent)
+        itemsize = None if dtype is None or adapter is not None else dtype.itemsize
+        size = sum(x.numel() * (itemsize or x.itemsize) for x in sent)
         for name, part in files:
             if problem or not is_first_rank():
                 continue
@@ -409,9 +416,11 @@ def _adapter_files(policy: AdaptedPolicy) -> Iterator[tuple[str, dict[str, Tenso
     yield ADAPTER_WEIGHTS, tensors
 
 
-def _model_files(policy: Policy) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield the names and the tensors of files of about `FILE_BYTES`, on the CPU of the first
-    rank."""
+def _model_files(
+    policy: Policy, dtype: torch.dtype | None
+) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Yield the names and the tensors of files of about `FILE_BYTES`, on the CPU of the first rank,
+    floating-point ones in this data type (None: as they are)."""
     part: dict[str, Tensor] = {}
     size = 0
     num_files = 0
@@ -419,6 +428,8 @@ def _model_files(policy: Policy) -> Iterator[tuple[str, dict[str, Tensor]]]:
     for name, x in full_weights(policy):
         if not is_first:
             continue
+        if dtype is not None and x.is_floating_point():
+            x = x.to(dtype)  # on the GPU, before the copy
         if size and size + x.nbytes > FILE_BYTES:
             yield f"model-{num_files:05d}.safetensors", part
             part = {}

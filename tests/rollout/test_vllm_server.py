@@ -329,11 +329,19 @@ class TestWeights:
             assert found[0].weights.keys() == expected.keys()
             assert all(torch.equal(x, expected[name]) for name, x in found[0].weights.items())
 
+    @pytest.mark.parametrize("adapted", [False, True])
+    def test_have_the_data_type_that_is_asked_for(self, policy: Policy, adapted: bool) -> None:
+        sent = LoRA(rank=2)(tiny_setup.policy()) if adapted else policy
+        with servers(None) as found:
+            sample(found, sent, dtype="bfloat16")
+            for name, x in sent.weights():
+                assert torch.equal(found[0].weights[name], x.bfloat16())
+
     def test_are_in_several_files_if_they_are_large(
         self, policy: Policy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(servers_module, "FILE_BYTES", 20_000)
-        assert len(list(servers_module._model_files(policy))) > 3
+        assert len(list(servers_module._model_files(policy, None))) > 3
         with servers(None) as found:
             sample(found, policy)
             assert found[0].weights.keys() == policy.model.state_dict().keys()
