@@ -46,6 +46,13 @@ class DDP(DDPStrategy):
         return super().load_checkpoint(self.broadcast(checkpoint_path), weights_only)
 
 
+SAVED_BYTES = 12
+"""Bytes of a trained parameter in a checkpoint: its value and two moments in float32."""
+SHARDED_FROM_BYTES = 16 * 2**30
+"""Size of a checkpoint from which on each rank writes its own shards. One file would be gathered
+and written by the first rank, while the others wait."""
+
+
 class FSDP2(ModelParallelStrategy):
     """Fully sharded data parallelism: each rank holds a shard of every network, sharded block by
     block in `Learner.configure_model`.
@@ -58,7 +65,7 @@ class FSDP2(ModelParallelStrategy):
         self,
         replicas: int = 1,
         offload: bool = False,
-        sharded_checkpoints: bool = False,
+        sharded_checkpoints: bool | None = None,
         timeout_s: float | None = 1800.0,
         backend: str | None = None,
     ) -> None:
@@ -68,7 +75,7 @@ class FSDP2(ModelParallelStrategy):
             (hybrid sharding). With the number of nodes as value, weights are gathered within a
             node. 1: one copy over all ranks.
             offload: keep shards, gradients and optimizer state on the CPU.
-            sharded_checkpoints: each rank writes its own shards.
+            sharded_checkpoints: each rank writes its own shards; None: above `SHARDED_FROM_BYTES`.
             timeout_s: seconds that a rank waits for the others in a collective operation; None:
             torch's own limit.
             backend: backend of collectives; None: nccl on GPUs (with `offload` also gloo), gloo on
@@ -77,13 +84,15 @@ class FSDP2(ModelParallelStrategy):
         if backend is None and offload and torch.cuda.is_available():
             backend = "cpu:gloo,cuda:nccl"
         super().__init__(
-            save_distributed_checkpoint=sharded_checkpoints,
+            save_distributed_checkpoint=bool(sharded_checkpoints),
             process_group_backend=backend,
             timeout=_time_limit(timeout_s),
         )
         self.replicas = replicas
         self.offload = offload
+        self.sharded_checkpoints = sharded_checkpoints
         self.shards: DeviceMesh | None = None
+        self._num_trained = 0
 
     def setup_environment(self) -> None:
         """
@@ -109,6 +118,10 @@ class FSDP2(ModelParallelStrategy):
             network, self.shards, dtype=torch.bfloat16 if mixed else None, offload=self.offload
         )
         deferred.read(network, "cpu" if self.offload else self.root_device)
+        self._num_trained += sum(x.numel() for x in network.parameters() if x.requires_grad)
+        if self.sharded_checkpoints is None:
+            num_bytes = self._num_trained * SAVED_BYTES
+            self._save_distributed_checkpoint = num_bytes >= SHARDED_FROM_BYTES
 
     def model_to_device(self) -> None:
         if self.offload:  # sharding has already placed every tensor

@@ -2,12 +2,15 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from rlmods.config import build
+from rlmods.distributed import strategy as module
 from rlmods.distributed.strategy import DDP, FSDP2, check_launch, check_replicas, check_resume
 from rlmods.errors import UserError
 from tests.support.composed import composed
@@ -39,6 +42,27 @@ def test_deterministic_kernels_are_an_option(tmp_path: Path) -> None:
             assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         finally:
             torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(
+    ("setting", "limit", "is_sharded"),
+    [(None, 12 * 15, True), (None, 12 * 15 + 1, False), (False, 1, False), (True, 10**9, True)],
+)
+def test_large_checkpoints_are_sharded(
+    setting: bool | None, limit: int, is_sharded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two networks with 9 and 6 trained numbers: weights and two moments, 4 bytes each."""
+    monkeypatch.setattr(module, "SHARDED_FROM_BYTES", limit)
+    monkeypatch.setattr(module.sharding, "shard", lambda *args, **options: None)
+    monkeypatch.setattr(module.deferred, "read", lambda *args: None)
+    monkeypatch.setattr(FSDP2, "root_device", torch.device("cpu"))
+    made = FSDP2(sharded_checkpoints=setting)
+    made.shards = object()  # type: ignore[assignment]
+    made.precision_plugin = SimpleNamespace(precision="32-true")
+    frozen = nn.Linear(50, 50).requires_grad_(False)
+    made.shard(nn.Sequential(nn.Linear(3, 3, bias=False), frozen))
+    made.shard(nn.Linear(6, 1, bias=False))
+    assert made._save_distributed_checkpoint is is_sharded
 
 
 def strategy(tmp_path: Path, *typed: str) -> Any:
