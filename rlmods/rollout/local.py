@@ -309,7 +309,8 @@ class Local(TokenRollout):
     A prompt is processed once for all its samples, and finished rows leave the batch. Later turns
     go on from the keys and values of earlier ones, of as many responses as are sampled at once. A
     response depends on the weights and on (seed, prompt id, how often that id occurred before,
-    sample, iteration), not on other rows or a global generator."""
+    sample, iteration), not on other rows or a global generator. On a GPU rounding depends on the
+    number of rows."""
 
     needs: ClassVar[RolloutNeeds] = RolloutNeeds(gives_entropies=True)
 
