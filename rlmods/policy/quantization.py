@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlmods.errors import UserError
@@ -32,6 +32,19 @@ def quantization_config(kind: Literal["nf4", "int8"], dtype: torch.dtype) -> Any
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", **options)
 
 
+QUANTIZED = ("Params4bit", "Int8Params")
+"""Classes of the quantized weights of bitsandbytes."""
+
+
+BESIDE_WEIGHTS = ("SCB", "weight_format")
+"""Entries of the state of a layer with weights in 8 bits that belong to them."""
+
+
+def is_quantized(network: nn.Module) -> bool:
+    """Return True if some weights of a network are quantized."""
+    return any(type(x).__name__ in QUANTIZED for x in network.parameters())
+
+
 class DequantizedState(Mapping[str, Tensor]):
     """The state of a model. A quantized weight is dequantized when it is read, one at a time."""
 
@@ -44,7 +57,7 @@ class DequantizedState(Mapping[str, Tensor]):
             if "base_layer" in module._modules:  # an adapter, which shows the weight of its base
                 continue
             kind = type(getattr(module, "weight", None)).__name__
-            if kind not in ("Params4bit", "Int8Params"):
+            if kind not in QUANTIZED:
                 continue
             if kind == "Int8Params" and module.state.SCB is None:
                 module.state.SCB = module.weight.SCB  # bitsandbytes sets it in the first forward

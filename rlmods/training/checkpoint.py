@@ -14,6 +14,7 @@ from rlmods.distributed.strategy import FSDP2
 from rlmods.errors import UserError
 from rlmods.ops import group_index
 from rlmods.policy.base import Policy
+from rlmods.policy.quantization import BESIDE_WEIGHTS, is_quantized
 from rlmods.training.views import LearnerView
 from rlmods.types import Experience
 
@@ -92,13 +93,16 @@ class LearnerCheckpoint:
             checkpoint["state_dict"].pop(name, None)
 
     def frozen_state(self) -> dict[str, Tensor]:
-        """Return the frozen weights under adapters."""
+        """Return the frozen weights under adapters, and what belongs to quantized ones."""
         learner = self.learner
         frozen: set[int] = set()
         for name in adapter_bases(learner.networks):
             frozen |= {id(x) for x in learner.networks[name].parameters() if not x.requires_grad}
         names = learner.named_parameters(remove_duplicate=False)
-        prefixes = tuple(f"{name}." for name, x in names if id(x) in frozen)
+        own = [name for name, x in names if id(x) in frozen]
+        stems = [name.removesuffix("weight") for name in own if name.endswith(".weight")]
+        own += [f"{stem}{extra}" for stem in stems for extra in BESIDE_WEIGHTS]
+        prefixes = tuple(f"{name}." for name in own)
         state = learner.state_dict()
         return {name: x for name, x in state.items() if f"{name}.".startswith(prefixes)}
 
@@ -134,7 +138,7 @@ class LearnerCheckpoint:
         learner = self.learner
         self.load_state(checkpoint["rlmods"])
         if "state_dict" in checkpoint:
-            checkpoint["state_dict"] |= self.frozen_state()
+            self._add_frozen(checkpoint["state_dict"])
         ranks: list[dict[str, Any]] = checkpoint["rlmods"]["ranks"]
         for name, part in learner.stateful.items():
             if not isinstance(part, RankStateful) or name not in ranks[0]:
@@ -142,6 +146,26 @@ class LearnerCheckpoint:
             states = [rank[name] for rank in ranks]
             if not any(states) or self._is_graded_alike(name, part, checkpoint["rlmods"]):
                 part.load_rank_states(states, learner.ranks.rank, learner.ranks.world_size)
+
+    def _add_frozen(self, saved: dict[str, Tensor]) -> None:
+        """Add the frozen weights to the saved ones, as Lightning loads all names. Quantized ones of
+        bitsandbytes cannot be loaded: then Lightning loads what is there.
+
+        Raises:
+            UserError: the names of the other weights differ.
+        """
+        learner = self.learner
+        frozen = self.frozen_state()
+        if not any(map(is_quantized, learner.networks.values())):
+            saved |= frozen
+            return
+        learner.strict_loading = False
+        different = saved.keys() ^ (learner.state_dict().keys() - frozen.keys())
+        if different:
+            raise UserError(
+                f"the checkpoint and the policy differ in {min(different)}: type the original "
+                "policy= and adapter="
+            )
 
     def _is_graded_alike(self, name: str, part: object, state: Mapping[str, Any]) -> bool:
         """Return False, with a warning, for a part whose state depends on another grading."""

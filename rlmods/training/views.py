@@ -33,6 +33,7 @@ class LearnerView(Protocol):
     microbatches: Any
     preflight: Any
     extensions: list[Any]
+    strict_loading: bool
 
     @property
     def device(self) -> torch.device: ...

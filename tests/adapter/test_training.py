@@ -167,6 +167,54 @@ class TestCheckpoint:
             fit(learner(**ADAPTER), 2, resume=tmp_path / "incomplete.ckpt")
 
 
+class Params4bit(torch.nn.Parameter):
+    """Has the class name of bitsandbytes' parameter."""
+
+
+class Quantized(torch.nn.Linear):
+    """As those of bitsandbytes: its state has entries of its own, and cannot be loaded."""
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}weight.absmax"] = torch.ones(1)
+        destination[f"{prefix}SCB"] = torch.ones(1)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        assert not any(name.startswith(prefix) for name in state_dict)
+
+
+class TestQuantizedBase:
+    @staticmethod
+    def made() -> Any:
+        made = learner(**ADAPTER)
+        for module in made.policy.model.modules():
+            base = module._modules.get("base_layer")
+            if base is not None:
+                base.__class__ = Quantized
+                base.weight = Params4bit(base.weight.detach(), requires_grad=False)
+        return made
+
+    def test_is_resumed(self, tmp_path: Path) -> None:
+        checkpoint = (IterationCheckpoint(tmp_path, every=1),)
+        fit(self.made(), 1, callbacks=checkpoint)
+        content = torch.load(tmp_path / "iteration_000001.ckpt", weights_only=True)
+        assert all(".default." in name for name in content["state_dict"])
+        resumed, whole = self.made(), self.made()
+        fit(resumed, 2, resume=tmp_path / "iteration_000001.ckpt")
+        fit(whole, 2)
+        expected = adapter_values(whole)
+        for name, x in adapter_values(resumed).items():
+            assert torch.equal(x, expected[name])
+
+    def test_missing_tensors_are_rejected(self, tmp_path: Path) -> None:
+        fit(self.made(), 1, callbacks=(IterationCheckpoint(tmp_path, every=1),))
+        content = torch.load(tmp_path / "iteration_000001.ckpt", weights_only=True)
+        name, _ = content["state_dict"].popitem()
+        torch.save(content, tmp_path / "incomplete.ckpt")
+        with pytest.raises(UserError, match=f"differ in {name}: type the original policy="):
+            fit(self.made(), 2, resume=tmp_path / "incomplete.ckpt")
+
+
 class TestCompose:
     def test_reward_model_rejects_an_adapter(self) -> None:
         with pytest.raises(
