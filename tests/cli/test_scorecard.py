@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ from rlmods.cli.scorecard import (
     parse,
     run_scorecard,
     settings_digest,
+    settings_since,
 )
 from rlmods.errors import UserError
-from rlmods.lab.tunnel.results import Result, read_results
+from rlmods.lab.tunnel.results import Result, read_results, reference_results
+from rlmods.lab.tunnel.tasks import TASKS
 from tests.cli.test_main import ROOT
 
 COMMAND = (sys.executable, "-m", "rlmods.scorecard")
@@ -163,12 +166,14 @@ def test_only_shipped_recipes_are_references(
 def test_runs_of_other_settings_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A recipe or a task that changed after a run: its result is not that of the present one."""
+    """A recipe or a task changed after a run, which then has no result of the present one. A run
+    records the precision that it chose."""
     monkeypatch.setattr(scorecard, "train_all", lambda jobs, num_workers: iter(()))
     settings = parse(["algo=grpo", "tasks=long", "seeds=2", f"folder={tmp_path}"])
     for job, eps in zip(all_jobs(settings), (0.04, 0.3), strict=True):
         config = configuration([*job.overrides, f"run_dir='{job.run.path}'"])
         OmegaConf.update(config, "kl.coefficient", eps)
+        config.trainer.precision = "32-true"
         OmegaConf.set_struct(config, False)
         del config.rollout.fused  # a setting that is new since the run
         job.run.path.mkdir(parents=True)
@@ -179,6 +184,16 @@ def test_runs_of_other_settings_are_named(
     assert told.startswith("kl.coefficient=0.3 (now 0.04) has changed since 1 finished run began")
     results = read_results(tmp_path / "results.jsonl")
     assert [bool(result.settings) for result in results] == [True, False]
+
+
+def test_runs_with_another_budget_are_named(tmp_path: Path) -> None:
+    [job] = all_jobs(parse(["algo=grpo", "tasks=long", "seeds=1", f"folder={tmp_path}"]))
+    config = configuration([*job.overrides, f"run_dir='{job.run.path}'"])
+    budget = config.callbacks.budget.max_tokens
+    config.callbacks.budget.max_tokens = 9
+    job.run.path.mkdir(parents=True)
+    OmegaConf.save(config, job.run.path / "config.yaml", resolve=True)
+    assert settings_since(job) == [f"callbacks.budget.max_tokens=9 (now {budget})"]
 
 
 def test_a_run_that_samples_nothing_is_a_cell_with_a_reason(tmp_path: Path) -> None:
@@ -243,3 +258,31 @@ def test_a_run_of_one_iteration_has_a_score(tmp_path: Path) -> None:
         assert count in done.stdout
     [result] = read_results(tmp_path / "results.jsonl")
     assert result.score is not None
+
+
+WIDE = ("grpo", "dapo")
+"""Algorithms with results on all tasks."""
+SOME = ("ppo", "reinforce_pp", "rft")
+SOME_TASKS = ("sparse", "experts", "proxy", "tools", "turns")
+TEN = (*WIDE, *SOME, "dr_grpo", "gspo", "sapo", "cispo", "rloo")
+CELLS = {
+    *product(WIDE, [task.name for task in TASKS]),
+    *product(SOME, SOME_TASKS),
+    *product(TEN, ["long"]),
+}
+
+
+def test_the_package_has_results_of_the_present_settings() -> None:
+    """Those that docs/scorecard.md names, with three seeds, over whole budgets."""
+    found = reference_results(settings_digest)
+    budgets: dict[str, int] = {}
+    for entrant, task in CELLS:
+        for seed in (1, 2, 3):
+            result = found[entrant, task, seed]
+            assert result.score is not None
+            if task not in budgets:
+                config = configuration([f"experiment=tunnel/{task}", "algo=grpo"])
+                budgets[task] = config.callbacks.budget.max_tokens
+            [metric] = [x.metric for x in TASKS if x.name == task]
+            assert result.curves[metric][-1][0] >= budgets[task]
+            assert result.num_tokens >= budgets[task]
