@@ -10,7 +10,10 @@ from rlmods.lab.statistics import Interval
 from rlmods.lab.tunnel.results import MEASURED, Card, Cell, Curve, Result
 from rlmods.lab.tunnel.tasks import Task
 
-COLOURS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#a16207", "#be185d")
+COLOURS = (
+    *("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626"),
+    *("#0891b2", "#a16207", "#be185d", "#65a30d", "#6b7280"),
+)
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2em auto; padding: 0 1em;
   color: #1f2937 }
@@ -24,6 +27,7 @@ small { color: #6b7280; display: block } figure { display: inline-block; margin:
 figcaption { text-align: center; font-size: .85em }
 .key { margin-right: 1.2em }
 td, th, .key { overflow-wrap: anywhere } td:first-child { min-width: 9em }
+.wide { overflow-x: auto }
 .reason { white-space: normal; max-width: 24em }
 code { background: #f3f4f6; padding: .1em .3em }
 @media (prefers-color-scheme: dark) {
@@ -121,7 +125,7 @@ def _table(entrants: Sequence[str], tasks: Sequence[Task], card: Card) -> str:
         name = f"<td>{escape(task.name)}<small>{escape(task.capability)}</small></td>"
         cells = "".join(_cell(card[entrant, task.name]) for entrant in entrants)
         rows.append(f"<tr>{name}{cells}</tr>")
-    return f"<table>{''.join(rows)}</table>"
+    return f"<div class=wide><table>{''.join(rows)}</table></div>"
 
 
 def _cell(cell: Cell) -> str:
