@@ -27,6 +27,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     ranks.run(MODULE, [str(where), "save"])
     ranks.run(MODULE, [str(where), "go on"])
     ranks.run(MODULE, [str(where), "alone"], num_ranks=1)
+    ranks.run(MODULE, [str(where), "four"], num_ranks=4, timeout_s=600)
+    ranks.run(MODULE, [str(where), "four go on"])
     for one in ("one", PRETRAINING):
         content = torch.load(where / one / RESUMED, weights_only=True)
         straight[one, 1] = content["state_dict"]

@@ -27,7 +27,7 @@ CASE = (
     "kl.coefficient=0.2",
     "algo.reference_every=1",
     "algo.normalize_reward=true",
-    "batch.prompts=6",
+    "batch.prompts=8",
     "batch.samples=3",
     "batch.minibatches=1",
     "batch.epochs=2",
@@ -92,6 +92,16 @@ STAGES = {
         ("folder_to_file", FSDP2, 2, "folder"),
     ],
     "alone": [("folder_to_one", FSDP2, 2, "folder")],
+    "four": [
+        ("four_fsdp", FSDP2, 1, None),
+        ("four_ddp", DDP, 1, None),
+        ("four_hybrid", partial(FSDP2, replicas=2), 1, None),
+        ("four_folder", partial(FSDP2, sharded_checkpoints=True), 1, None),
+    ],
+    "four go on": [
+        ("four_to_two", FSDP2, 2, "four_folder"),
+        ("hybrid_to_two", FSDP2, 2, "four_hybrid"),
+    ],
 }
 """Name, strategy, iterations and the checkpoint to go on from."""
 
@@ -109,7 +119,7 @@ if __name__ == "__main__":
                 devices=int(os.environ["WORLD_SIZE"]),
                 strategy=made,
             )
-        if name == "hybrid":
+        if "hybrid" in name and source is None:
             assert made.shards.mesh_dim_names == ("replicate", "shard"), made.shards
             networks = made.lightning_module.networks.values()
             parts = [x for x in networks for x in x.modules() if isinstance(x, FSDPModule)]
