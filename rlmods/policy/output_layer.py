@@ -194,11 +194,9 @@ class _LinearLogprobs(torch.autograd.Function):
         logprobs = torch.empty_like(log_z)
         size = logits_per_chunk(hidden.device.type) // len(weight)
         with torch.autocast(hidden.device.type, enabled=False):
-            states = hidden
-            matrix = weight
-            if not has_float32_sums(hidden, weight):
-                states = hidden.to(dtype)
-                matrix = weight.to(dtype)
+            factors = hidden.dtype if has_float32_sums(hidden, weight) else dtype
+            states = hidden.to(factors)
+            matrix = weight.to(factors)
             for rows in _chunks(len(hidden), size):
                 logits = _logits(states[rows], matrix, bias, transform, exact)
                 highest = logits.amax(-1, keepdim=True)
@@ -223,8 +221,8 @@ class _LinearLogprobs(torch.autograd.Function):
     def backward(ctx: Any, of_logprobs: Tensor, of_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        is_16_bit = has_float32_sums(hidden, weight)
-        states = hidden if is_16_bit else hidden.to(log_z.dtype)
+        factors = hidden.dtype if has_float32_sums(hidden, weight) else log_z.dtype
+        states = hidden.to(factors)
         states_factor = states.to(ctx.factors)
         factor = -of_logprobs[:, None]
         d_hidden = torch.zeros_like(hidden, dtype=log_z.dtype) if needs_hidden else None
@@ -233,7 +231,7 @@ class _LinearLogprobs(torch.autograd.Function):
         # Half as many logits as in forward, as their gradient is in memory too.
         size = logits_per_chunk(hidden.device.type) // 2 // max(1, len(hidden))
         for words in _chunks(len(weight), size):
-            matrix = weight[words] if is_16_bit else weight[words].to(log_z.dtype)
+            matrix = weight[words].to(factors)
             part = None if bias is None else bias[words]
             logits = _logits(states, matrix, part, ctx.transform, ctx.exact)
             if ctx.entropy_gradient or ctx.transform.cap:

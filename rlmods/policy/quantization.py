@@ -34,8 +34,6 @@ def quantization_config(kind: Literal["nf4", "int8"], dtype: torch.dtype) -> Any
 
 QUANTIZED = ("Params4bit", "Int8Params")
 """Classes of the quantized weights of bitsandbytes."""
-
-
 BESIDE_WEIGHTS = ("SCB", "weight_format")
 """Entries of the state of a layer with weights in 8 bits that belong to them."""
 
