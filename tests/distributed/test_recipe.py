@@ -16,6 +16,7 @@ from tests.support.processes import ROOT, Process
 
 pytestmark = pytest.mark.slow
 TITLE = "## Eight GPUs, from SFT to GRPO"
+EVALUATE = "python -m rlmods.evaluate runs/grpo rollout=local validation.samples=8"
 SMALL = (
     *("trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_iterations=2"),
     *("validation.max_prompts=4", "logger=none", "batch.prompts=4", "data.num_val=8"),
@@ -55,7 +56,7 @@ def test_training_and_evaluation_run(tmp_path: Path) -> None:
     for name in ("demonstrations", "problems"):
         text = "".join(f"{json.dumps(row)}\n" for row in rows)
         (tmp_path / f"{name}.jsonl").write_text(text)
-    sft, *serve, grpo, evaluate = commands()
+    sft, *serve, grpo = commands()
     assert "runs/sft/export" in run(tmp_path, sft, *SMALL)
     assert all("rlmods.serve policy=hf policy.name=runs/sft port=800" in line for line in serve)
     with servers(None, None) as found:
@@ -65,4 +66,4 @@ def test_training_and_evaluation_run(tmp_path: Path) -> None:
         run(tmp_path, grpo, *SMALL, *SAMPLED)
         assert all(server.num_loads == 3 for server in found)
         assert all(x.dtype.itemsize == 2 for x in found[0].weights.values())
-    assert "val/pass@8" in run(tmp_path, evaluate, "validation.max_prompts=4")
+    assert "val/pass@8" in run(tmp_path, EVALUATE, "validation.max_prompts=4")
