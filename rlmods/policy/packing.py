@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import embedding_bag, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -32,14 +32,34 @@ MIN_USED = 0.7
 others are padding, or tokens that another row has computed."""
 
 
+class Index(NamedTuple):
+    """Entries to gather along the first dimension of a tensor, any of them several times."""
+
+    entries: Int[Tensor, " *shape"]
+    order: Int[Tensor, " n"]
+    """Places in the flat `entries`, ordered by the entry that they name."""
+    starts: Int[Tensor, " size"]
+    """For each entry of the tensor, where its places begin in `order`."""
+
+    @staticmethod
+    def of(entries: Array, size: int, device: torch.device) -> Index:
+        """Index a tensor of this size."""
+        order = np.argsort(entries, axis=None, kind="stable")
+        starts = np.searchsorted(entries.ravel()[order], np.arange(size))
+        flat = np.concatenate([entries.ravel(), order, starts])
+        # one copy to the device
+        parts = torch.split(torch.from_numpy(flat).to(device), [entries.size, order.size, size])
+        return Index(parts[0].view(entries.shape), parts[1], parts[2])
+
+
 class Chunk(NamedTuple):
     """One call of attention on r rows: the packed tokens of their columns, with any token behind
     the end of a row."""
 
-    queries: Int[Tensor, "r Q"]
-    """The last Q columns."""
-    keys: Int[Tensor, "r L"]
-    """All columns."""
+    queries: Index
+    """The last Q columns [r, Q]."""
+    keys: Index
+    """All columns [r, L]."""
     visible: Bool[Tensor, "Q L"] | None
     """The keys that each query sees, those of its column and before; None if Q = L."""
 
@@ -52,16 +72,16 @@ class Packing:
     tokens: Int[Tensor, " S"]
     positions: Int[Tensor, " S"]
     """Position of each token in its row."""
-    states: Int[Tensor, " m"]
-    """For each distinct scored token, the packed token before it."""
+    states: Index
+    """For each of m distinct scored tokens, the packed token before it."""
     targets: Int[Tensor, " m"]
     """The id of each distinct scored token."""
-    scored: Int[Tensor, " n"]
-    """For each scored token, row by row, its place among the distinct ones."""
+    scored: Index
+    """For each of n scored tokens, row by row, its place among the distinct ones."""
     chunks: Sequence[Chunk]
     """Calls of attention, which together have every packed token among their queries."""
-    outputs: Int[Tensor, " S"]
-    """For each packed token, the place of its output among those of all chunks."""
+    outputs: Index
+    """For each packed token, the place of its output among the outputs of all chunks."""
 
     @staticmethod
     def of(tokens: TokenInts, mask: TokenMask) -> Packing:
@@ -81,7 +101,8 @@ class Packing:
         needed = column < lengths[:, None]
         own = needed & (first == row)
         number = np.zeros(ids.shape, dtype=np.int64)
-        number[own] = np.arange(own.sum())
+        num_packed = int(own.sum())
+        number[own] = np.arange(num_packed)
         number = np.where(needed, number[first, column], 0)
         # The distribution of a token depends on the packed token before it alone.
         states = number[:, :-1][scored[:, 1:]]
@@ -101,19 +122,22 @@ class Packing:
             end = lengths[rows].max()
             num_queries = len(rows) * (end - start)
             visible = None if start == 0 else tensor(np.tri(end - start, end, start, dtype=bool))
-            queries = tensor(number[rows, start:end])
-            chunks.append(Chunk(queries, tensor(number[rows, :end]), visible))
+            keys = Index.of(number[rows, :end], num_packed, device)
+            queries = keys
+            if start > 0:
+                queries = Index.of(number[rows, start:end], num_packed, device)
+            chunks.append(Chunk(queries, keys, visible))
             outputs = offset + np.arange(num_queries)
             places[rows, start:end] = outputs.reshape(len(rows), -1)
             offset += num_queries
         return Packing(
             tokens=tensor(ids[own]),
             positions=tensor(np.broadcast_to(column, own.shape)[own]),
-            states=tensor(states[distinct]),
+            states=Index.of(states[distinct], num_packed, device),
             targets=tensor(targets[distinct]),
-            scored=tensor(repeats),
+            scored=Index.of(repeats, len(distinct), device),
             chunks=chunks,
-            outputs=tensor(places[own]),
+            outputs=Index.of(places[own], offset, device),
         )
 
     def __len__(self) -> int:
@@ -169,32 +193,30 @@ def _chunks(starts: Array, lengths: Array) -> list[Array]:
 
 
 class _Gather(torch.autograd.Function):
-    """`x[index]` along the first dimension. The gradients of a row that is gathered several times
-    are added in a fixed order."""
+    """`x[entries]`. The gradients of an entry that is gathered several times are added in a fixed
+    order, in 32 bits at least, and without a sort: the index, the same in every layer, is ordered
+    once."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.num_rows = len(x)
-        return x.index_select(0, index.flatten()).view(*index.shape, *x.shape[1:])
+    def forward(ctx: Any, x: Tensor, index: Index) -> Tensor:
+        ctx.save_for_backward(index.order, index.starts)
+        entries = index.entries
+        ctx.num_dimensions = entries.ndim
+        return x.index_select(0, entries.flatten()).view(*entries.shape, *x.shape[1:])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        sum_dtype = torch.promote_types(gradient.dtype, torch.float32)
-        flat = gradient.flatten(0, index.ndim - 1).to(sum_dtype)
-        rows = flat.new_zeros(ctx.num_rows, *gradient.shape[index.ndim :])
-        if gradient.device.type == "cuda":  # where index_add_ adds in the order of arrival
-            rows.index_put_((index.flatten(),), flat, accumulate=True)
-        else:
-            rows.index_add_(0, index.flatten(), flat)
-        return rows.to(gradient.dtype), None
+        order, starts = ctx.saved_tensors
+        shape = gradient.shape[ctx.num_dimensions :]
+        flat = gradient.reshape(len(order), shape.numel())
+        sums = embedding_bag(order, flat, starts, mode="sum")
+        return sums.view(len(starts), *shape), None
 
 
-def gather(x: Tensor, index: Tensor) -> Tensor:
-    """Return `x[index]` along the first dimension, for an index that names rows several times."""
-    rows: Tensor = _Gather.apply(x, index)  # type: ignore[no-untyped-call]
-    return rows
+def gather(x: Tensor, index: Index) -> Tensor:
+    """Return `x[index.entries]` along the first dimension."""
+    entries: Tensor = _Gather.apply(x, index)  # type: ignore[no-untyped-call]
+    return entries
 
 
 def equal_heads(

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -14,7 +15,7 @@ from rlmods.ops import kl_divergence
 from rlmods.policy import Policy, packing
 from rlmods.policy.base import DivergenceFrom
 from rlmods.policy.modes import set_dropout
-from rlmods.policy.packing import IMPLEMENTATION, MIN_USED, Packing, gather
+from rlmods.policy.packing import IMPLEMENTATION, MIN_USED, Index, Packing, gather
 from rlmods.policy.tiny import character_tokenizer
 from tests.support.batches import few
 from tests.support.models import llama
@@ -204,15 +205,15 @@ class TestWork:
         ]
         found = Packing.of(f.batch.tokens, f.mask)
         assert len(found) == max(1, len(prefixes))
-        assert len(found.states) == len(found.targets) == len(set(scored))
+        assert len(found.states.entries) == len(found.targets) == len(set(scored))
         prefix_of: dict[int, tuple[int, ...]] = {}
-        for i, prefix in zip(found.scored.tolist(), scored, strict=True):
+        for i, prefix in zip(found.scored.entries.tolist(), scored, strict=True):
             assert prefix_of.setdefault(i, prefix) == prefix
             assert int(found.targets[i]) == prefix[-1]
 
     def test_rows_of_similar_lengths_are_attended_together(self) -> None:
         tokens, mask = groups([(1, [length]) for length in (100, 90, 50, 20, 15, 3)])
-        assert [tuple(chunk.keys.shape) for chunk in Packing.of(tokens, mask).chunks] == [
+        assert [tuple(chunk.keys.entries.shape) for chunk in Packing.of(tokens, mask).chunks] == [
             (3, 100),
             (2, 20),
             (1, 3),
@@ -220,8 +221,8 @@ class TestWork:
 
     def test_queries_of_a_prompt_are_computed_once(self) -> None:
         chunks = Packing.of(*groups([(30, [11, 11, 11])])).chunks
-        assert [tuple(chunk.queries.shape) for chunk in chunks] == [(1, 40), (2, 10)]
-        assert [tuple(chunk.keys.shape) for chunk in chunks] == [(1, 40), (2, 40)]
+        assert [tuple(chunk.queries.entries.shape) for chunk in chunks] == [(1, 40), (2, 10)]
+        assert [tuple(chunk.keys.entries.shape) for chunk in chunks] == [(1, 40), (2, 40)]
 
     @given(
         st.lists(
@@ -234,7 +235,7 @@ class TestWork:
         self, lengths: list[tuple[int, list[int]]]
     ) -> None:
         rows = Packing.of(*groups(lengths))
-        assert MIN_USED * sum(chunk.queries.numel() for chunk in rows.chunks) <= len(rows)
+        assert MIN_USED * sum(chunk.queries.entries.numel() for chunk in rows.chunks) <= len(rows)
 
     @pytest.mark.parametrize(
         "lengths", [[(8, [2, 2, 12, 6])], [(5, [3, 9, 1]), (2, [4]), (7, [5, 5])]]
@@ -242,13 +243,14 @@ class TestWork:
     def test_a_query_sees_its_row_up_to_itself(self, lengths: list[tuple[int, list[int]]]) -> None:
         rows = Packing.of(*groups(lengths))
         for chunk in rows.chunks:
-            size = chunk.keys.shape[1]
+            size = chunk.keys.entries.shape[1]
             visible = (
                 torch.ones(size, size, dtype=torch.bool).tril()
                 if chunk.visible is None
                 else chunk.visible
             )
-            assert torch.equal(chunk.queries, chunk.keys[:, -chunk.queries.shape[1] :])
+            queries = chunk.queries.entries
+            assert torch.equal(queries, chunk.keys.entries[:, -queries.shape[1] :])
             for query, seen in zip(range(size - len(visible), size), visible, strict=True):
                 assert seen.nonzero().squeeze(1).tolist() == list(range(query + 1))
 
@@ -292,15 +294,28 @@ class TestSupport:
         assert IMPLEMENTATION not in json.dumps(json.loads((tmp_path / "config.json").read_text()))
 
 
+def index(entries: list[Any], size: int) -> Index:
+    return Index.of(np.array(entries), size, torch.device("cpu"))
+
+
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20))
-def test_gather_adds_the_gradients_of_a_row(index: list[int]) -> None:
+def test_gather_adds_the_gradients_of_an_entry(entries: list[int]) -> None:
     x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
-    rows = torch.tensor(index).view(1, -1)
-    assert torch.equal(gather(x, rows), x[rows])
-    weights = torch.randn(1, len(index), 3, dtype=torch.float64)
-    [actual] = torch.autograd.grad((gather(x, rows) * weights).sum(), x)
-    [expected] = torch.autograd.grad((x[rows] * weights).sum(), x)
+    found = gather(x, index([entries], 6))
+    assert torch.equal(found, x[torch.tensor([entries])])
+    weights = torch.randn(1, len(entries), 3, dtype=torch.float64)
+    [actual] = torch.autograd.grad((found * weights).sum(), x)
+    [expected] = torch.autograd.grad((x[torch.tensor([entries])] * weights).sum(), x)
     torch.testing.assert_close(actual, expected)
+
+
+def test_gather_of_numbers() -> None:
+    x = torch.arange(3.0, requires_grad=True)
+    found = gather(x, index([2, 0, 2], 3))
+    found.backward(torch.tensor([1.0, 2.0, 4.0]))
+    assert found.tolist() == [2, 0, 2]
+    assert x.grad is not None
+    assert x.grad.tolist() == [2, 0, 5]
 
 
 @pytest.mark.parametrize("queries", [1, 5])
@@ -385,7 +400,7 @@ def test_the_data_type_of_attention() -> None:
 def test_gradients_of_shared_tokens_are_sums_of_32_bits() -> None:
     x = torch.zeros(1, 8, dtype=torch.bfloat16, requires_grad=True)
     weights = torch.rand(512, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
-    (gather(x, torch.zeros(512, dtype=torch.long)) * weights).sum().backward()
+    (gather(x, index([0] * 512, 1)) * weights).sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad[0].double(), weights.double().sum(0), rtol=2**-8, atol=0)
 

@@ -175,7 +175,7 @@ def test_gradients_and_optimizer_state_are_in_memory() -> None:
     assert micro.tokens.shape == (16, trained.preflight.longest_row)
     assert int(micro.mask.sum()) == 16 * 8
     # no response begins like another
-    assert len(Packing.of(micro.tokens, micro.mask).states) == 16 * 8
+    assert len(Packing.of(micro.tokens, micro.mask).targets) == 16 * 8
 
 
 def test_ptx_has_its_longest_rows() -> None:
