@@ -27,7 +27,7 @@ from rlmods.training.checkpoint import LearnerCheckpoint
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension, LoopView
 from rlmods.training.frozen import FrozenPolicy
-from rlmods.training.lengths import longest_texts
+from rlmods.training.lengths import longest_row
 from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
 from rlmods.training.networks import check_deferred, parameter_groups, shard
 from rlmods.training.out_of_memory import explain
@@ -416,17 +416,13 @@ class Learner(L.LightningModule):
 
     def _run_size(self) -> RunSize:
         named = (self.validation.data or {}).values()
-        prompt = 0
+        sources = (self.splits.train, self.splits.val, *named)
         response = self.validation.max_tokens or 0
-        for prompts in (self.splits.train, self.splits.val, *named):
-            own = longest_texts(self.policy, prompts, (), self.rollout)
-            prompt = max(prompt, own[0])
-            response = max(response, own[1])
         rows = self.batch.prompts * self.batch.samples // self.ranks.world_size
         return RunSize(
             precision=str(self.trainer.precision),
             num_rows=rows,
-            longest_row=min(prompt + response, self.policy.context_length),
+            longest_row=longest_row(self.policy, sources, self.rollout, response),
             reserved_bytes=self.preflight.reserved_bytes,
         )
 

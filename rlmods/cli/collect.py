@@ -43,7 +43,9 @@ from rlmods.cli.command import (
     command,
     configuration,
     find_policy,
+    fit_engine,
     progress,
+    set_precision,
     take_settings,
     usable_prompts,
 )
@@ -107,8 +109,10 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     by_id = {prompt.id: prompt for prompt in kept[: settings.num_prompts]}
     missing = output.missing({key: _prompt_row(prompt) for key, prompt in by_id.items()})
     remaining = [by_id[key] for key in missing]
-    rollout.sync(policy, iteration=0)
-    with progress("sampling", batch.samples * len(remaining)) as update:
+    bar = progress("sampling", batch.samples * len(remaining))
+    with set_precision(policy, config, saved), bar as update:
+        fit_engine(policy, rollout, [kept], config)
+        rollout.sync(policy, iteration=0)
         for start in range(0, len(remaining), batch.prompts):
             chunk = remaining[start : start + batch.prompts]
             num_done = start * batch.samples

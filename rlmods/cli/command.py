@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import hydra
+import torch
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -30,18 +31,21 @@ from rlmods.config.overrides import explain_override
 from rlmods.config.received import read_received
 from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.config.run_spec import RunSpec
+from rlmods.distributed.trainer import choose
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported
-from rlmods.protocols import ChecksPolicy
+from rlmods.protocols import ChecksPolicy, FitsRun, RunSize
+from rlmods.rollout.turns import engine_of
 from rlmods.run import (
     dumps,
     name,
     secrets as secrets,  # registers ${oc.env:NAME}
 )
 from rlmods.run.files import JsonlWriter, read_rows
+from rlmods.run.resume import recorded_precision
 from rlmods.run.settings import Override, leaves
-from rlmods.training.lengths import check_room, short_prompts
+from rlmods.training.lengths import check_room, longest_row, short_prompts
 from rlmods.types import Prompt
 
 S = TypeVar("S")
@@ -174,6 +178,35 @@ def usable_prompts(
     policy.warn_of_control_tokens((), kept)
     policy.warn_of_unknown_characters((), kept)
     return kept
+
+
+def set_precision(policy: Policy, config: DictConfig, saved: Path | None) -> torch.autocast:
+    """Return the context of `trainer.precision` as it was typed. auto: as the run had it that was
+    `saved`, else as `choose` finds it. `config` gets its name."""
+    precision = config.trainer.precision
+    if precision == "auto" and saved is not None:
+        precision = recorded_precision(saved) or precision
+    device = policy.device.type
+    if precision == "auto":
+        precision = choose(policy, device).name
+    config.trainer.precision = precision
+    return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16-mixed")
+
+
+def fit_engine(
+    policy: Policy,
+    rollout: Any,
+    sources: Sequence[Sequence[Prompt]],
+    config: DictConfig,
+    max_tokens: int = 0,
+) -> None:
+    """Let an engine with weights of its own choose the settings that are null, for responses to
+    these prompts of at most `max_tokens` tokens, or of the rollout's limit if this is more."""
+    engine = engine_of(rollout)
+    if isinstance(engine, FitsRun):
+        longest = longest_row(policy, sources, rollout, max_tokens)
+        num_rows = max(map(len, sources)) * max(config.batch.samples, config.validation.samples)
+        engine.fit_run(policy, RunSize(config.trainer.precision, num_rows, longest, 0))
 
 
 def compose_run(

@@ -9,6 +9,8 @@ during training uses the same code.
     --json                  print one JSON object, with the intervals as `interval_95`
     validation.samples=8    also sample 8 responses to each prompt, for `val/mean@8`, `val/pass@8`
                             and `val/maj@8`
+    trainer.precision=auto  the precision that the run was trained with; without a run bf16-mixed,
+                            if the model is large and the device fast at it
     reference=null          a run, directory or hub name: `val/kl_ref` is the KL divergence of the
                             evaluated policy from it at temperature 1, without top_p and top_k,
                             estimated from sampled responses in nats per token: it can be below 0 if
@@ -32,7 +34,15 @@ import torch
 from lightning import LightningModule
 from omegaconf import DictConfig, OmegaConf
 
-from rlmods.cli.command import TRUST, command, configuration, find_policy, usable_prompts
+from rlmods.cli.command import (
+    TRUST,
+    command,
+    configuration,
+    find_policy,
+    fit_engine,
+    set_precision,
+    usable_prompts,
+)
 from rlmods.config.build import without_long_prompts
 from rlmods.config.compose import read_validation
 from rlmods.config.instantiate import instantiate
@@ -98,12 +108,16 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         reference = load(exported(reference_name)).to(process.device)
     kept = usable_prompts(policy, rollout, splits.val, config, validation.max_tokens)
     validation = without_long_prompts(validation, policy, config.validation)
-    metrics, rows = validation(policy, rollout, reward, kept, process)
     prompts = kept[: validation.max_prompts]
-    if reference is not None:
-        sampler = validation.sampler(rollout)
-        samples = max(1, validation.samples)
-        metrics["val/kl_ref"] = kl_from(reference, policy, sampler, prompts, samples, token_budget)
+    with set_precision(policy, config, saved):
+        sources = [prompts, *(validation.data or {}).values()]
+        fit_engine(policy, rollout, sources, config, validation.max_tokens or 0)
+        metrics, rows = validation(policy, rollout, reward, kept, process)
+        if reference is not None:
+            sampler = validation.sampler(rollout)
+            samples = max(1, validation.samples)
+            kl = kl_from(reference, policy, sampler, prompts, samples, token_budget)
+            metrics["val/kl_ref"] = kl
     result = {"model": source, "prompts": len(prompts)}
     if len(kept) < len(splits.val):
         result["dropped_prompts"] = len(splits.val) - len(kept)

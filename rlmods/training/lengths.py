@@ -217,6 +217,19 @@ def forward_length(encoder: Encoder, prompt: Prompt, columns: Sequence[str]) -> 
     return (row_length(encoder, prompt, columns) + (not num_candidates)) * max(1, num_candidates)
 
 
+def longest_row(
+    policy: Any, sources: Iterable[Sequence[Prompt]], rollout: Any, response: int = 0
+) -> int:
+    """Return the tokens of the longest prompt of all sources and the longest response to it that
+    the rollout may sample, or of `response` tokens if this is more."""
+    prompt = 0
+    for prompts in sources:
+        own = longest_texts(policy, prompts, (), rollout)
+        prompt = max(prompt, own[0])
+        response = max(response, own[1])
+    return min(prompt + response, int(policy.context_length))
+
+
 def longest_texts(
     encoder: Any, prompts: Sequence[Prompt], columns: Sequence[str], rollout: Any
 ) -> tuple[int, int]:
