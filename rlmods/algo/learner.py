@@ -357,11 +357,14 @@ class Learner(L.LightningModule):
         return networks
 
     def configure_model(self) -> None:
-        """Shard the networks, before Lightning creates the optimizer."""
-        shard(self.all_networks, self.trainer.strategy)
-        # a network that is not listed: Lightning would draw random weights for those on the meta
-        # device
-        read(self)
+        """Shard the networks, before Lightning creates the optimizer, and read weights that were
+        not loaded."""
+        strategy = self.trainer.strategy
+        shard(self.all_networks, strategy)
+        # also a network that is not listed: Lightning would draw random weights for those on the
+        # meta device
+        for network in (*self.all_networks, self):
+            read(network, strategy.root_device)
 
     def configure_optimizers(self) -> Any:
         groups: list[dict[str, Any]] = []

@@ -70,7 +70,10 @@ def load(spec: RunSpec) -> LoadedRun:
     select_device(config.trainer.get("accelerator", "auto"), config.trainer.get("devices", 1))
     device = device_type(config.trainer.get("accelerator", "auto"))
     shards = strategy.shards(config.trainer.get("strategy"))
-    with defer_loading(shards), defer_checks(device == "cuda"):
+    is_on_gpu = device == "cuda"
+    # a GPU reads one weight at a time: whole networks of every rank may not fit beside each other
+    # in the processor's memory
+    with defer_loading(shards or is_on_gpu, shards=shards), defer_checks(is_on_gpu):
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = spec.adapter(instantiate(config.policy, "policy")())
         splits = _without_long_prompts(spec, policy)

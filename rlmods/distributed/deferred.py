@@ -25,6 +25,7 @@ OTHER_FORMATS = ("quantization_config", "transformers_weights", "fusion_config")
 """Entries of a configuration with which transformers reads other files, or builds another
 network."""
 _enabled: ContextVar[bool] = ContextVar("defer_loading", default=False)
+_shards: ContextVar[bool] = ContextVar("shards", default=False)
 _checks_are_deferred: ContextVar[bool] = ContextVar("defer_checks", default=False)
 
 
@@ -61,10 +62,17 @@ def _set(variable: ContextVar[bool], enabled: bool) -> Iterator[None]:
         variable.reset(token)
 
 
-def defer_loading(enabled: bool = True) -> AbstractContextManager[None]:
+@contextmanager
+def defer_loading(enabled: bool = True, *, shards: bool = True) -> Iterator[None]:
     """Defer the loading of policies, references and teachers inside the block, if `enabled`;
-    otherwise nothing changes."""
-    return _set(_enabled, enabled)
+    otherwise nothing changes.
+
+    Args:
+        shards: a rank will keep its shards only, so that you are told of weights that every rank
+            loads in full.
+    """
+    with _set(_enabled, enabled), _set(_shards, enabled and shards):
+        yield
 
 
 def is_enabled() -> bool:
@@ -278,13 +286,20 @@ def read(network: nn.Module, device: torch.device | str = "cpu") -> None:
 
 
 def read_on_every_rank(network: nn.Module, reason: str) -> None:
-    """Read all weights of a deferred network on every rank, and say so; do nothing for another
-    network."""
+    """Read all weights of a deferred network on every rank, and say so if it will keep its shards
+    only; do nothing for another network."""
     if is_deferred(network):
-        rank_zero_warn(
-            f"every rank loads all weights into CPU memory before it keeps its shard ({reason})"
-        )
+        warn_of_whole_networks(reason)
         read(network)
+
+
+def warn_of_whole_networks(reason: str, name: str = "") -> None:
+    """Warn that each rank loads a whole network, if it will keep its shards only."""
+    if _shards.get():
+        rank_zero_warn(
+            f"{name}every rank loads all weights into CPU memory before it keeps its shard "
+            f"({reason})"
+        )
 
 
 def _unread(network: nn.Module) -> dict[int, tuple[nn.Parameter, Stored]]:

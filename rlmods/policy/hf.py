@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -164,11 +163,7 @@ class HuggingFace:
                 f"{name!r} lacks weights ({', '.join(missing[:3])}), which would be random: type "
                 "another model"
             )
-        if deferred.is_enabled():
-            rank_zero_warn(
-                f"{name!r}: every rank loads all weights into CPU memory before it keeps its shard "
-                f"({problem})"
-            )
+        deferred.warn_of_whole_networks(problem, f"{name!r}: ")
         return self._policy(network, tokenizer)
 
     def _policy(self, network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Policy:

@@ -16,10 +16,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rlmods.advantage import GAE
-from rlmods.algo import SFT, Batch
+from rlmods.algo import SFT, Batch, learner as learners
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.config import build
 from rlmods.critic import Separate
+from rlmods.distributed import deferred
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.rollout import Local, MultiTurn, local
@@ -191,6 +192,28 @@ class TestChecksOnTheDevice:
         fit(made, 1, precision="bf16-mixed", splits=made.splits)
         assert made.policy.is_checked
         assert made.reference.policy.is_checked
+
+    def test_weights_are_read_onto_the_device(
+        self, flash: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = self.load(tmp_path, "sdpa").learner
+        networks = (made.policy, made.reference.policy)
+        assert {x.device.type for network in networks for x in network.parameters()} == {"meta"}
+        places: list[Any] = []
+
+        def watched(network: torch.nn.Module, device: torch.device) -> None:
+            places.append(device)
+            deferred.read(network, device)
+
+        monkeypatch.setattr(learners, "read", watched)
+        monkeypatch.setattr(build, "device_type", lambda accelerator: "cpu")
+        other = self.load(tmp_path, "sdpa").learner
+        assert not deferred.is_deferred(other.policy)
+        for each in (made, other):
+            fit(each, 1, precision="bf16-mixed", splits=each.splits)
+        assert set(places) == {torch.device("cpu")}
+        for one, two in zip(made.parameters(), other.parameters(), strict=True):
+            assert torch.equal(one, two)
 
     def test_attention_that_does_not_run_is_named(self, flash: str, tmp_path: Path) -> None:
         made = self.load(tmp_path, flash).learner

@@ -243,6 +243,8 @@ class TestFullLoad:
             made = load(**options)
         assert not deferred.is_deferred(made)
         assert_same(load(**options), made)
+        with deferred.defer_loading(shards=False):  # warnings are errors
+            load(**options)
 
     def test_other_names(self, folder: Path) -> None:
         file = folder / "model.safetensors"
@@ -278,13 +280,27 @@ class TestFullLoad:
 
 class TestRun:
     @pytest.mark.parametrize(
-        ("strategy", "expected"), [("fsdp", True), ("ddp", False), ("default", False)]
+        ("strategy", "device", "expected"),
+        [
+            ("fsdp", "cpu", True),
+            ("ddp", "cpu", False),
+            ("default", "cpu", False),
+            ("ddp", "cuda", True),
+            ("default", "cuda", True),
+        ],
     )
-    def test_loading_is_deferred_by_the_strategy(
-        self, strategy: str, expected: bool, tmp_path: Path
+    def test_loading_is_deferred_by_the_strategy_and_the_device(
+        self,
+        strategy: str,
+        device: str,
+        expected: bool,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.setattr(build, "device_type", lambda accelerator: device)
+        monkeypatch.setattr(build, "select_device", lambda accelerator, devices: None)
         made = composed("algo=sft", f"trainer={strategy}", f"run_dir={tmp_path}")
-        assert shards(made.config.trainer.get("strategy")) == expected
+        assert shards(made.config.trainer.get("strategy")) == (strategy == "fsdp")
         assert deferred.is_deferred(build.load(made).learner.policy) == expected
 
     def test_the_architecture_is_checked_after_the_weights_are_read(

@@ -18,7 +18,7 @@ from rlmods.config import build
 from rlmods.data.loader import PromptLoader
 from rlmods.distributed import sharding, trainer as trainers
 from rlmods.distributed.collectives import all_gather, is_first_rank
-from rlmods.distributed.deferred import defer_loading
+from rlmods.distributed.deferred import defer_loading, is_deferred
 from rlmods.distributed.strategy import DDP, FSDP2
 from rlmods.types import Prompt, Response, Scores
 from tests.support import composition
@@ -375,6 +375,11 @@ class Tape(L.Callback):
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
+        self.before: dict[str, torch.Tensor] = {}
+
+    def on_fit_start(self, trainer: L.Trainer, learner: Any) -> None:
+        # not before: weights may have been read just now
+        self.before = {name: tensor.cpu() for name, tensor in cloned(learner).items()}
 
     def on_iteration_end(self, trainer: L.Trainer, learner: Any, metrics: Any) -> None:
         mine = [(row["id"], row["response"], tuple(row["tokens"])) for row in learner.samples]
@@ -399,13 +404,23 @@ def trained(case: str, folder: Path, *, more: Sequence[str] = (), **options: Any
         )
         learner.reward = Abstains(learner.reward, share)
     log, tape = Log(), Tape()
+    deferred = any(map(is_deferred, learner.all_networks))
     options = {"accelerator": "cpu", "devices": 1, **options}
-    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
     iterations = 2 if case in ROUNDS else 1
     trainer = trainers.build(max_iterations=iterations, callbacks=[tape], loggers=[log], **options)
     trainer.fit(learner, datamodule=run.data())
-    weights = {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
-    return {"weights": weights, "before": before, "rows": untimed(log.rows), "said": tape.said}
+    weights = cloned(learner)
+    return {
+        "weights": weights,
+        "before": tape.before,
+        "rows": untimed(log.rows),
+        "said": tape.said,
+        "deferred": deferred,
+    }
+
+
+def cloned(learner: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
 
 
 if __name__ == "__main__":

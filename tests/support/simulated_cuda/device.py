@@ -141,7 +141,11 @@ def _replaced(parameter: nn.Parameter, fn: Callable[[Tensor], Tensor]) -> nn.Par
     if isinstance(changed, SimulatedTensor) and isinstance(parameter, SimulatedTensor):
         if changed.dtype != parameter.dtype:
             result = nn.Parameter(changed, parameter.requires_grad)
-    elif isinstance(changed, SimulatedTensor) or isinstance(parameter, SimulatedTensor):
+    elif (
+        isinstance(changed, SimulatedTensor)
+        or isinstance(parameter, SimulatedTensor)
+        or changed.is_meta != parameter.is_meta
+    ):
         result = nn.Parameter(changed, parameter.requires_grad)
     else:
         parameter.data = changed
