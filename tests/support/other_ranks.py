@@ -96,6 +96,7 @@ STAGES = {
         ("four_fsdp", FSDP2, 1, None),
         ("four_ddp", DDP, 1, None),
         ("four_hybrid", partial(FSDP2, replicas=2), 1, None),
+        ("four_hybrid_offload", partial(FSDP2, replicas=2, offload=True), 1, None),
         ("four_folder", partial(FSDP2, sharded_checkpoints=True), 1, None),
     ],
     "four go on": [
