@@ -7,6 +7,7 @@ directory of the sweep by the overrides that they share."""
 import copy
 import io
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -51,6 +52,10 @@ class Sweep:
     members: list[Path] = field(default_factory=list)
     """Directory of each member, in the order of the runs. Empty if the sweeper chooses them
     while it runs (Optuna)."""
+    gpu: str | None = None
+    """The GPU of all members that this process runs beside other processes."""
+    lock: Any = None
+    """Held as long as this process has the GPU."""
 
 
 _sweep = Sweep()
@@ -177,6 +182,8 @@ def _run_member(
             return best_accuracy(folder)
         if config.resume is None and (folder / "config.yaml").exists():
             config.resume = "auto"
+        if config.trainer.get("devices") == 1 and not runs_in_turn():
+            take_gpu()
         status = train()
     except Exception as error:
         user_error = as_user_error(error)
@@ -191,6 +198,34 @@ def _run_member(
             sys.exit(status)
         raise MemberError(f"{folder} was interrupted: {AGAIN}")
     return best_accuracy(folder)
+
+
+def take_gpu() -> None:
+    """Let this process, which runs members beside other processes, see one GPU: the first that no
+    other process of the sweep has, until it ends. With more processes than GPUs they share."""
+    import torch
+    from filelock import FileLock, Timeout
+
+    if _sweep.gpu is not None:
+        return
+    typed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = typed.split(",") if typed else list(map(str, range(torch.cuda.device_count())))
+    if len(visible) < 2:
+        return
+    folder = Path(HydraConfig.get().sweep.dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    gpu = visible[HydraConfig.get().job.num % len(visible)]
+    for name in visible:
+        lock = FileLock(folder / f".gpu_{socket.gethostname()}_{name}", thread_local=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            continue
+        gpu = name
+        _sweep.lock = lock
+        break
+    # before CUDA starts in this process
+    _sweep.gpu = os.environ["CUDA_VISIBLE_DEVICES"] = gpu
 
 
 def runs_in_turn() -> bool:

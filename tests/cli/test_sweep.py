@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
@@ -32,6 +33,7 @@ def check() -> None:
     """Stand for the composition of a member."""
 
 
+BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 JOBLIB = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
 PLUGIN = """
 class Flaky:
@@ -121,10 +123,8 @@ def test_lines_of_summaries(tmp_path: Path) -> None:
 class TestMember:
     @pytest.fixture(autouse=True)
     def launcher(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-        launcher = SimpleNamespace(
-            _target_="hydra._internal.core_plugins.basic_launcher.BasicLauncher", num=0
-        )
-        hydra = SimpleNamespace(launcher=launcher, job=launcher)
+        launcher = SimpleNamespace(_target_=BASIC, num=0)
+        hydra = SimpleNamespace(launcher=launcher, job=launcher, sweep=launcher)
         monkeypatch.setattr(HydraConfig, "get", lambda: hydra)
         monkeypatch.setattr(sweep, "_sweep", Sweep())
         return launcher
@@ -192,6 +192,47 @@ class TestMember:
         launcher._target_ = JOBLIB
         with pytest.raises(MemberError, match="was interrupted"):
             run_member(self.config(tmp_path / "a"), check, lambda: 75)
+
+    @pytest.mark.parametrize(
+        ("visible", "target", "devices", "expected"),
+        [
+            ("4,5", JOBLIB, 1, ["4", "4", "5", "5"]),
+            (None, JOBLIB, 1, ["0", "0", "1", "0"]),
+            ("4", JOBLIB, 1, ["4"] * 4),
+            ("4,5", JOBLIB, 2, ["4,5"] * 4),
+            ("4,5", BASIC, 1, ["4,5"] * 4),
+        ],
+    )
+    def test_processes_do_not_share_a_gpu(
+        self,
+        visible: str | None,
+        target: str,
+        devices: int,
+        expected: list[str],
+        launcher: SimpleNamespace,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Two members of a process, and one of each of two others, where there are two GPUs."""
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        launcher._target_ = target
+        launcher.dir = str(tmp_path)
+        config = self.config(tmp_path / "a")
+        config.trainer.devices = devices
+        found = []
+        held: dict[str, Sweep] = {}
+        for process, num in (("a", 0), ("a", 4), ("b", 2), ("c", 6 if visible is None else 7)):
+            launcher.num = num
+            if process not in held:
+                held[process] = Sweep()
+                monkeypatch.setattr(sweep, "_sweep", held[process])
+                monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+                if visible is not None:
+                    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+            run_member(config, check, lambda: 0)
+            found.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        assert found == expected
+        assert config.trainer.devices == devices
 
     def test_lines_of_several_processes_have_the_name_of_the_member(
         self,
