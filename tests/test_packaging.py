@@ -1,16 +1,28 @@
 """Every extra installs, with the versions that are tested."""
 
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OWN_TORCH = {"vllm"}
 """Extras that fix the version of torch."""
+
+
+def test_lowest_versions_are_tried() -> None:
+    """By `make versions-all`."""
+    makefile = (ROOT / "Makefile").read_text()
+    [pins] = re.findall(r"^LOWEST := (.+)$", makefile, re.MULTILINE)
+    bounds = dict(re.findall(r"([\w-]+)>=([\d.]+)", " ".join(PROJECT["dependencies"])))
+    for pin in pins.split():
+        name, version = pin.split("==")
+        assert Version(version) == Version(bounds[name])
 
 
 @pytest.mark.nightly
