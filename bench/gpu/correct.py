@@ -386,7 +386,7 @@ def resume(found: Findings, setting: Setting) -> None:
 
 
 def programs(found: Findings, setting: Setting) -> None:
-    """The first command of the README, an adapter in bfloat16, shards, evaluation."""
+    """The first command of the README, evaluation, an adapter, recorded steps, ranks, a critic."""
     commands = Commands(found, setting)
     if commands.train("README's first command", "first", "algo=dapo"):
         typed = ("validation.max_prompts=8", "validation.samples=2")
@@ -400,6 +400,9 @@ def programs(found: Findings, setting: Setting) -> None:
     if setting.device == "simulated":
         found.skip("shards on one rank", "the simulated device has no collectives")
         return
+    if setting.device == "cuda":
+        commands.train("recorded decode steps", "graphs", "rollout.graphs=true", mixed)
+    commands.train("DDP on one rank", "ddp", "trainer=ddp", "trainer.devices=1", mixed)
     shards = ("trainer=fsdp", "trainer.devices=1", mixed)
     if commands.train("shards on one rank", "fsdp", *shards):
         commands.train("shards, resumed", "fsdp", *shards, "resume=auto", iterations=3)
