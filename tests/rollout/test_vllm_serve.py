@@ -108,6 +108,20 @@ def test_responses_are_those_of_the_policy(servers: Any) -> None:
     assert outcomes(responses[0]) != outcomes(responses[1])
 
 
+def test_a_killed_server_loses_nothing(servers: Any) -> None:
+    """The last test with these servers."""
+    part = VLLMServer(urls=list(servers), max_tokens=12, concurrency=1, retries=0)
+    part.sync(policy(), iteration=0)
+    expected = part.generate(PROMPTS, samples=4, iteration=0)
+    part.sync(policy(), iteration=0)
+    process = next(iter(servers.values()))
+    part.on_tokens = lambda *_: kill(process)  # after the first response
+    with pytest.warns(UserWarning, match="its prompts went to the others"):
+        responses = part.generate(PROMPTS, samples=4, iteration=0)
+    assert process.returncode == -signal.SIGKILL
+    assert outcomes(responses) == outcomes(expected)
+
+
 def test_an_adapter_is_added_by_the_server(tmp_path: Path) -> None:
     """Log-probabilities and a new adapter with each iteration, with vLLM's own LoRA."""
     url, process = start(tmp_path, "lora_rank=8")
