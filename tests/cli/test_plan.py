@@ -1,12 +1,19 @@
 """`python -m rlmods.plan`: its arithmetic by hand, its output and its messages."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from rlmods.cli.command import compose_run
 from rlmods.cli.plan import PlanSettings, Sizes, main, predict, read_devices
 from rlmods.config.instantiate import instantiate
 from rlmods.policy.output_layer import logits_per_chunk
+from rlmods.policy.tiny import character_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -145,3 +152,32 @@ def test_a_mistake_is_one_line(overrides: list[str], message: str) -> None:
         main([*RANDOM, *overrides])
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_70b_parameters_are_planned_in_little_memory(tmp_path: Path) -> None:
+    """Of 70.6 billion parameters, in float32 on 64 ranks: 4.4 GB of weights each."""
+    LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=8192,
+        intermediate_size=28_672,
+        num_hidden_layers=80,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+    ).save_pretrained(tmp_path)
+    character_tokenizer().save_pretrained(tmp_path)
+    typed = ["algo=grpo", "trainer=fsdp", "num_gpus=64", "policy=hf", f"policy.name={tmp_path}"]
+    code = (
+        "import sys\n"
+        "from rlmods.cli.plan import main\n"
+        "main(sys.argv[1:])\n"
+        # not ru_maxrss, which begins with the memory of the parent
+        "print(*[x.split()[1] for x in open('/proc/self/status') if x.startswith('VmHWM')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *typed], capture_output=True, text=True, timeout=300
+    )
+    *printed, peak_kb = done.stdout.splitlines()
+    [weights] = [line for line in printed if re.match(r"\s*weights\b", line)]
+    assert weights.split() == ["weights", "4.11", "4.11"]
+    assert int(peak_kb) < 1.5e6
