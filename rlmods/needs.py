@@ -240,6 +240,15 @@ class ScheduleNeeds:
     """The KL divergence between old and updated policy, `train/kl_old`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OptimizerNeeds:
+    """Declarations of an optimizer."""
+
+    hidden: bool = False
+    """Hidden matrices (`rlmods.training.networks.hidden_matrices`) in groups of their own, in which
+    `hidden` is True."""
+
+
 N = TypeVar(
     "N",
     AdvantageNeeds,
@@ -255,6 +264,7 @@ N = TypeVar(
     FrozenModelNeeds,
     AdapterNeeds,
     ScheduleNeeds,
+    OptimizerNeeds,
 )
 
 

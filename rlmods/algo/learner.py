@@ -18,6 +18,7 @@ from rlmods.critic.networks import ValueNetwork
 from rlmods.data import Splits
 from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.deferred import read
+from rlmods.needs import OptimizerNeeds, needs_of
 from rlmods.policy.base import Policy
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import ChecksPolicy, Controller, FitsRun, RunSize
@@ -369,8 +370,11 @@ class Learner(L.LightningModule):
     def configure_optimizers(self) -> Any:
         groups: list[dict[str, Any]] = []
         factors: list[Callable[[int], float]] = []
+        kind = getattr(self.optimizer, "func", self.optimizer)
+        hidden = needs_of(kind, OptimizerNeeds).hidden
         for name, network in self.networks.items():
-            own = parameter_groups(name, network, **self.optimizer_settings.get(name, {}))
+            settings = self.optimizer_settings.get(name, {})
+            own = parameter_groups(name, network, hidden=hidden, **settings)
             groups += own
             factors += [self.lr_factor(self.schedule_starts.get(name, 0))] * len(own)
         optimizer = self.optimizer(groups)

@@ -39,6 +39,7 @@ from rlmods.rollout import Local
 from rlmods.rollout.cache import cache_bytes
 from rlmods.rollout.turns import engine_of
 from rlmods.training.lengths import longest_texts, short_prompts
+from rlmods.training.networks import hidden_matrices
 
 GIB = 2**30
 USABLE = 0.9  # fraction of GPU memory for tensors
@@ -166,7 +167,7 @@ def _held(
     sizes: dict[str, float] = {
         "weights": _num_bytes(trained),
         "gradients": gradients,
-        "optimizer state": _optimizer_copies(spec.config.optimizer) * gradients,
+        "optimizer state": _optimizer_bytes(spec.config.optimizer, trained),
     }
     compares = "kl" in parts and needs_of(parts["kl"], KLNeeds).reference
     if "preference" in parts:
@@ -190,14 +191,27 @@ def _frozen_bytes(part: Any, policy: Policy) -> int:
     return _num_bytes([model], trained=model.base_fingerprint is not None)
 
 
-def _optimizer_copies(optimizer: DictConfig) -> float:
-    """Return the elements of optimizer state per trained weight, counted on one matrix."""
-    weight = nn.Parameter(torch.zeros(64, 64, device="cpu"))
-    weight.grad = torch.zeros_like(weight)
-    made = instantiate(optimizer, "optimizer", partial=True)([weight])
-    made.step()
-    state = made.state[weight].values()
-    return sum(x.numel() for x in state if torch.is_tensor(x) and x.ndim) / weight.numel()
+def _optimizer_bytes(optimizer: DictConfig, trained: Sequence[nn.Module]) -> float:
+    """Return the bytes of optimizer state."""
+    all_bytes = _num_bytes(trained, trained=True)
+    hidden = [nn.ParameterList(hidden_matrices(network)) for network in trained]
+    hidden_bytes = _num_bytes(hidden, trained=True)
+    other_bytes = all_bytes - hidden_bytes
+    return hidden_bytes * _copies(optimizer, True) + other_bytes * _copies(optimizer, False)
+
+
+def _copies(optimizer: DictConfig, hidden: bool) -> float:
+    """Return the bytes of optimizer state per byte of a trained weight, counted on one matrix.
+    `hidden`: it is a hidden matrix."""
+    create = instantiate(optimizer, "optimizer", partial=True)
+    with torch.device("cpu"):
+        weight = nn.Parameter(torch.zeros(256, 256))  # not so small that it keeps 32 bits
+        weight.grad = torch.zeros_like(weight)
+        made = create([{"params": [weight], "hidden": hidden}])
+        made.step()
+    state = [x for x in made.state[weight].values() if torch.is_tensor(x)]
+    # scales of quantized moments are small
+    return sum(x.nbytes for x in state if x.shape == weight.shape) / weight.nbytes
 
 
 def _num_bytes(networks: Sequence[nn.Module], *, trained: bool = False) -> int:

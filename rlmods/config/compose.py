@@ -322,6 +322,8 @@ def hold_out_nothing(config: DictConfig, key: str, typed: Iterable[Override]) ->
 
 
 def _check_optimizer(config: DictConfig) -> None:
+    if str(config.optimizer.get("_target_")).startswith("bitsandbytes."):
+        import_extra("bitsandbytes", "adamw-8bit", "optimizer=adamw_8bit")
     for key in ("lr", "weight_decay", "eps", "momentum"):
         check_values(config.optimizer.get(key), f"optimizer.{key}", NonNegative | None)
     create = instantiate(config.optimizer, "optimizer", partial=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from rlmods.critic.networks import ValueNetwork
 from rlmods.distributed.sharding import is_sharded
@@ -33,13 +34,31 @@ def check_deferred(networks: Sequence[nn.Module]) -> list[Policy]:
     return checked
 
 
-def parameter_groups(name: str, network: nn.Module, **settings: Any) -> list[dict[str, Any]]:
+def hidden_matrices(network: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters with two dimensions, apart from embeddings, output layers of language
+    models, and matrices with one row or column, such as value heads. Experts in one tensor have
+    three dimensions."""
+    outer: list[Any] = []
+    for module in network.modules():
+        if isinstance(module, nn.Embedding):
+            outer.append(module)
+        elif isinstance(module, PreTrainedModel):
+            outer.append(module.get_output_embeddings())
+    excluded = {id(layer.weight) for layer in outer if layer is not None}
+    matrices = [x for x in network.parameters() if x.ndim == 2 and min(x.shape) > 1]
+    return [x for x in matrices if id(x) not in excluded]
+
+
+def parameter_groups(
+    name: str, network: nn.Module, *, hidden: bool = False, **settings: Any
+) -> list[dict[str, Any]]:
     """Return the trained parameters in two groups: matrices, which have the optimizer's weight
     decay, and one-dimensional parameters (norms and biases), which have none, as in nanoGPT and the
     Trainer of transformers. An empty group is left out.
 
     Args:
-        settings: settings of both groups, such as `lr`.
+        hidden: put `hidden_matrices` into a group of their own, in which `hidden` is True.
+        settings: settings of all groups, such as `lr`.
 
     Raises:
         UserError: a trained parameter with fewer than 32 bits.
@@ -53,8 +72,11 @@ def parameter_groups(name: str, network: nn.Module, **settings: Any) -> list[dic
                 "learning rates: train float32 weights with trainer.precision=bf16-mixed, or type "
                 "adapter=lora"
             )
+    inner = {id(x) for x in hidden_matrices(network)} if hidden else set()
+    matrices = [x for x in trained if x.ndim > 1]
     groups = [
-        {"params": [x for x in trained if x.ndim > 1], **settings},
+        {"params": [x for x in matrices if id(x) not in inner], **settings},
+        {"params": [x for x in matrices if id(x) in inner], "hidden": True, **settings},
         {"params": [x for x in trained if x.ndim <= 1], "weight_decay": 0.0, **settings},
     ]
     return [group for group in groups if group["params"]]

@@ -55,6 +55,7 @@ from rlmods.teacher import Local as LocalTeacher, SelfTeacher
 from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.replay import Replay
+from rlmods.training.muon import Muon
 from rlmods.types import Response, Scores
 from tests.reward.models import save
 from tests.support.environments import Chat, Echo, forgetful
@@ -102,6 +103,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "kl_adaptive": {
         "batch": Batch(prompts=4, samples=4, minibatches=4),
         "schedule": KLAdaptive(target=1e-3, rate=1.1),
+    },
+    "muon": {
+        "kind": PPO,
+        "advantage": GAE(),
+        "critic": Separate(lr=0.02),
+        "optimizer": partial(Muon, lr=0.01, weight_decay=0.1, fused=True),
+        "batch": Batch(prompts=4, samples=4, minibatches=2),
+        "schedule": Schedule(warmup=1, decay="cosine"),
     },
     "reference": {"kl": Penalty("k3", 0.1, "loss")},
     "ppo": {

@@ -14,6 +14,7 @@ from rlmods.cli.plan import PlanSettings, Sizes, main, predict, read_devices
 from rlmods.config.instantiate import instantiate
 from rlmods.policy.output_layer import logits_per_chunk
 from rlmods.policy.tiny import character_tokenizer
+from tests.support.eight_bits import eight_bits as eight_bits
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,8 @@ RANDOM = (
     "data.num_train=512",
 )
 WIDTH, INNER, WORDS, LAYERS = 64, 8 * 64 // 3, 102, 2
-WEIGHTS = WORDS * WIDTH + LAYERS * (4 * WIDTH**2 + 3 * WIDTH * INNER + 2 * WIDTH) + WIDTH
+MATRICES = LAYERS * (4 * WIDTH**2 + 3 * WIDTH * INNER)
+WEIGHTS = WORDS * WIDTH + MATRICES + LAYERS * 2 * WIDTH + WIDTH
 """Llama with tied embeddings: 4 h^2 of attention, 3 h i of the feed-forward layer and two norms in
 each layer, and a norm."""
 SIZES = Sizes(LAYERS, WIDTH, WIDTH, INNER, WORDS)
@@ -61,6 +63,13 @@ FSDP = ("algo=grpo", "trainer=fsdp", "num_gpus=8")
         (SMALLER_TEACHER, "teacher", 4 * WEIGHTS),
         (SGD, "optimizer state", 0),
         ((*SGD, "+optimizer.momentum=0.9"), "optimizer state", 4 * WEIGHTS),
+        (("optimizer=muon",), "optimizer state", 8 * WEIGHTS - 4 * MATRICES),
+        (("optimizer=muon", *FSDP), "optimizer state", WEIGHTS - MATRICES / 2),
+        (
+            ("optimizer=muon", "algo=ppo", "critic=shared"),
+            "optimizer state",
+            8 * (WEIGHTS + WIDTH + 1) - 4 * MATRICES,
+        ),
         (("trainer=ddp", "num_gpus=8"), "gradient buckets", 4 * WEIGHTS),
         (("trainer=ddp", "num_gpus=8"), "weights", 4 * WEIGHTS),
         (FSDP, "optimizer state", WEIGHTS),
@@ -72,6 +81,10 @@ FSDP = ("algo=grpo", "trainer=fsdp", "num_gpus=8")
 )
 def test_what_a_rank_holds(overrides: tuple[str, ...], part: str, expected: float) -> None:
     assert stages(*overrides)["update"][part] == expected
+
+
+def test_moments_in_8_bits(eight_bits: None) -> None:
+    assert stages("optimizer=adamw_8bit")["update"]["optimizer state"] == 2 * WEIGHTS
 
 
 def test_a_separate_critic_doubles_everything() -> None:

@@ -870,6 +870,12 @@ RULES = {
     "router": [
         (("router=frozen", "adapter=lora"), "the adapter freezes the routers: type router.every=1"),
     ],
+    "optimizer": [
+        (
+            ("optimizer=muon", "trainer=fsdp", "trainer.strategy.offload=true"),
+            "products on the CPU: type trainer.strategy.offload=false, or optimizer=adamw",
+        ),
+    ],
     "quantization": [
         (
             ("policy=hf", "policy.quantization=nf4"),

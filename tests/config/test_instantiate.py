@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,10 @@ def settings() -> Iterator[tuple[dict[str, Any], str, tuple[Any, ...]]]:
     """Yield each numeric setting of each option: values of the option, group, and path."""
     for file in sorted(CONF.rglob("*.yaml")):
         option = yaml.safe_load(file.read_text())
-        if isinstance(option, dict) and "_target_" in option:
+        if not isinstance(option, dict) or "_target_" not in option:
+            continue
+        package, _, _ = option["_target_"].partition(".")
+        if find_spec(package) is not None:
             for path in numbers(option):
                 if "${" not in str(option[path[0]]):
                     yield option, file.parent.name, path

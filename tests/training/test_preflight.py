@@ -35,6 +35,7 @@ from rlmods.router import Routing
 from rlmods.teacher import Local, SelfTeacher
 from rlmods.training.extensions import PTX
 from rlmods.training.lengths import forward_length
+from rlmods.training.muon import Muon
 from rlmods.training.preflight import ALONE, LARGEST_BUDGET, largest_shapes
 from rlmods.types import Prompt, Scores
 from tests.support import ranks
@@ -65,6 +66,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "shared critic": (PolicyGradient, {"critic": Shared(), "advantage": GAE()}),
     "replay": (PolicyGradient, {"replay_fraction": 0.5}),
     "experts": (PolicyGradient, {"router": EXPERTS}),
+    "muon": (PolicyGradient, {"optimizer": partial(Muon, lr=0.1, weight_decay=0.1)}),
     "momentum": (PolicyGradient, {"optimizer": SGD}),
     "ptx": (PolicyGradient, TEXTS),
     "lora": (PolicyGradient, {"adapter": LoRA(rank=4)}),

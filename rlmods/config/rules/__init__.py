@@ -44,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     models.precision,
     rollout.kl_schedule,
     models.quantization,
+    models.optimizer,
     models.master_weights,
     rollout.several_turns,
     rollout.observations,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from rlmods.config.instantiate import instantiate
 from rlmods.config.rules.rows import terms
 from rlmods.config.run_spec import RunSpec, applying
 from rlmods.distributed.strategy import shards
@@ -12,6 +13,7 @@ from rlmods.needs import (
     AdapterNeeds,
     FrozenModelNeeds,
     KLNeeds,
+    OptimizerNeeds,
     PreferenceNeeds,
     needs_of,
 )
@@ -199,6 +201,25 @@ def quantization(spec: RunSpec) -> Iterator[str]:
             kind is not None and shards(spec.config.trainer.get("strategy")),
             f"policy.quantization={kind} cannot be sharded: type trainer=ddp, or "
             "policy.quantization=null",
+        ),
+    )
+
+
+def optimizer(spec: RunSpec) -> Iterator[str]:
+    target = str(spec.config.optimizer.get("_target_"))
+    strategy = spec.config.trainer.get("strategy")
+    create = instantiate(spec.config.optimizer, "optimizer", partial=True)
+    steps_hidden = needs_of(create.func, OptimizerNeeds).hidden
+    offloads = shards(strategy) and strategy.get("offload", False)
+    return applying(
+        (
+            target.startswith("bitsandbytes.") and shards(strategy),
+            f"{spec.option('optimizer')} cannot be sharded: type trainer=ddp, or optimizer=adamw",
+        ),
+        (
+            steps_hidden and offloads,
+            f"{spec.option('optimizer')} with trainer.strategy.offload=true computes its matrix "
+            "products on the CPU: type trainer.strategy.offload=false, or optimizer=adamw",
         ),
     )
 
