@@ -4,6 +4,7 @@ resumable output files and progress."""
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -31,7 +32,7 @@ from rlmods.config.overrides import explain_override
 from rlmods.config.received import read_received
 from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.config.run_spec import RunSpec
-from rlmods.distributed.trainer import choose
+from rlmods.distributed.trainer import MIXED, PRECISIONS, choose, has_fast_bfloat16
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported
@@ -182,15 +183,31 @@ def usable_prompts(
 
 def set_precision(policy: Policy, config: DictConfig, saved: Path | None) -> torch.autocast:
     """Return the context of `trainer.precision` as it was typed. auto: as the run had it that was
-    `saved`, else as `choose` finds it. `config` gets its name."""
-    precision = config.trainer.precision
-    if precision == "auto" and saved is not None:
-        precision = recorded_precision(saved) or precision
+    `saved`, else as `choose` finds it. `config` gets its name.
+
+    Raises:
+        UserError: there is no such precision.
+    """
+    typed = str(config.trainer.precision)
+    if typed not in ("auto", *PRECISIONS):
+        raise UserError(
+            f"trainer.precision={typed}: type trainer.precision=auto, or {', '.join(PRECISIONS)}"
+        )
     device = policy.device.type
-    if precision == "auto":
-        precision = choose(policy, device).name
+    recorded = None if saved is None or typed != "auto" else recorded_precision(saved)
+    chosen = choose(policy, device).name if typed == "auto" else typed
+    precision = recorded or chosen
     config.trainer.precision = precision
-    return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16-mixed")
+    name = MIXED.get(precision)
+    is_fast = has_fast_bfloat16(device)[0] if name == "bfloat16" else device == "cuda"
+    if recorded and name and not is_fast:
+        warnings.warn(
+            f"the run was trained with trainer.precision={precision}, which is slow here: "
+            "trainer.precision=32-true is faster",
+            stacklevel=2,
+        )
+    dtype = None if name is None else getattr(torch, name)
+    return torch.autocast(device, dtype, enabled=name is not None)
 
 
 def fit_engine(

@@ -9,7 +9,7 @@ during training uses the same code.
     --json                  print one JSON object, with the intervals as `interval_95`
     validation.samples=8    also sample 8 responses to each prompt, for `val/mean@8`, `val/pass@8`
                             and `val/maj@8`
-    trainer.precision=auto  the precision that the run was trained with; without a run bf16-mixed,
+    trainer.precision=auto  the precision that a policy was trained with; without a run bf16-mixed,
                             if the model is large and the device fast at it
     reference=null          a run, directory or hub name: `val/kl_ref` is the KL divergence of the
                             evaluated policy from it at temperature 1, without top_p and top_k,

@@ -30,7 +30,7 @@ from rlmods.cli.command import command, compose_run
 from rlmods.config.instantiate import instantiate
 from rlmods.config.run_spec import RunSpec
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
-from rlmods.distributed.trainer import choose
+from rlmods.distributed.trainer import MIXED, choose
 from rlmods.needs import FrozenModelNeeds, KLNeeds, PreferenceNeeds, needs_of
 from rlmods.policy import Policy
 from rlmods.policy.fused import is_llama_like
@@ -123,7 +123,7 @@ def predict(
         critic = spec.parts["critic"](policy) if "critic" in spec.parts else None
         trained = [policy] if critic is None else [policy, critic]
         held = _held(spec, policy, trained, devices)
-    is_cast = precision == "bf16-mixed"
+    is_cast = precision in MIXED
     itemsize = 2 if is_cast else policy.model.dtype.itemsize
     num_weights = _num_bytes([policy]) / policy.model.dtype.itemsize
     num_networks = _num_bytes(trained) / _num_bytes([policy])  # 1, or 2 with a critic

@@ -263,6 +263,8 @@ class Comparison(Extension):
                 grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
                 gradients.append(grad.flatten().double())
         gradient = torch.cat(gradients)
+        if step.scaling is not None:
+            gradient /= step.scaling.scale
         loop.zero_grad()
         loss = sum(float(micro.value) for micro in losses)
         if not torch.tensor([loss, float(gradient.norm())]).isfinite().all():

@@ -20,6 +20,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from rlmods.distributed import deferred, sharded_checkpoint, sharding
+from rlmods.distributed.trainer import MIXED
 from rlmods.errors import UserError
 
 META_FILE = "meta.pt"
@@ -113,10 +114,9 @@ class FSDP2(ModelParallelStrategy):
     def shard(self, network: nn.Module) -> None:
         """Shard a network over the ranks. Of a deferred network, this rank reads its shards."""
         assert self.shards is not None
-        mixed = self.precision_plugin.precision == "bf16-mixed"
-        sharding.shard(
-            network, self.shards, dtype=torch.bfloat16 if mixed else None, offload=self.offload
-        )
+        name = MIXED.get(str(self.precision_plugin.precision))
+        dtype = None if name is None else getattr(torch, name)
+        sharding.shard(network, self.shards, dtype=dtype, offload=self.offload)
         deferred.read(network, "cpu" if self.offload else self.root_device)
         self._num_trained += sum(x.numel() for x in network.parameters() if x.requires_grad)
         if self.sharded_checkpoints is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -12,6 +12,7 @@ from omegaconf import ListConfig
 from torch import nn
 
 from rlmods.distributed.collectives import local_rank
+from rlmods.distributed.loss_scale import ScaledFloat16
 
 
 def build(
@@ -33,6 +34,11 @@ def build(
     """
     if options.get("accelerator") == "auto" and torch.backends.mps.is_available():
         options["accelerator"] = "cpu"  # MPS has no float64, in which counts are kept
+    if str(options.get("precision")) in ("16-mixed", "16"):
+        # Lightning's own plugin would clip scaled gradients, and compute in bfloat16 on the CPU
+        del options["precision"]
+        device = device_type(options.get("accelerator", "auto"))
+        options["plugins"] = [ScaledFloat16(device), *(options.get("plugins") or ())]
     trainer = L.Trainer(
         max_epochs=-1,
         max_steps=-1,
@@ -55,7 +61,12 @@ def build(
     return trainer
 
 
-PRECISIONS = ("32-true", "32", "bf16-mixed")
+MIXED: dict[str, Literal["bfloat16", "float16"]] = {
+    "bf16-mixed": "bfloat16",
+    "16-mixed": "float16",
+}
+"""Data type of products by the `trainer.precision` that casts their factors."""
+PRECISIONS = ("32-true", "32", *MIXED)
 """Supported values of `trainer.precision` apart from `auto`. "32" is "32-true"."""
 MIN_PARAMETERS = 50_000_000
 """Smaller models compute in float32 on every machine: casts take a larger part of their time, and
@@ -68,7 +79,7 @@ class Precision:
 
     name: str
     """`bf16-mixed`: products in bfloat16; weights, gradients, optimizer state, log-softmax and
-    losses in float32. `32-true`: float32."""
+    losses in float32. `16-mixed`: the same with float16 and scaled losses. `32-true`: float32."""
     reason: str
 
 

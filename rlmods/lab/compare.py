@@ -51,6 +51,7 @@ LOWER_IS_BETTER = {
     *("router_aux_loss", "clip_fraction/low", "clip_fraction/high", "value_clip_fraction"),
     *("ratio_max", "grad_norm", "sampler_logprob_gap", "ahead_logprob_gap"),
     *("correction_masked", "correction_truncated", "nonfinite_steps", "skipped_steps"),
+    "overflow_steps",
     *("early_stop", "unscored_fraction", "greedy_unscored_fraction", "all_wrong_fraction"),
     *("zero_advantage_fraction", "flat_group_fraction", "duplicate_fraction", "dropped_groups"),
     *("surplus_groups", "short_of_groups", "draws", "stale_fraction", "staleness_max"),

@@ -216,9 +216,10 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def has_float32_sums(a: Tensor, b: Tensor) -> bool:
-    """Return True if the device multiplies these matrices as they are and returns float32: bfloat16
+    """Return True if the device multiplies these matrices as they are and returns float32: 16 bits
     on GPUs. Others are cast first."""
-    return a.device.type == "cuda" and a.dtype == b.dtype == torch.bfloat16
+    is_16_bit = a.dtype in (torch.bfloat16, torch.float16)
+    return a.device.type == "cuda" and is_16_bit and a.dtype == b.dtype
 
 
 @contextmanager

@@ -167,8 +167,8 @@ def linear_logprobs(
 
     Logits, float32 (float64 for weights of float64), exist for a chunk at a time: in forward those
     of some tokens, in backward, which computes them again, those of a part of the vocabulary, so
-    that each row of the gradient of W is written once. Under autocast, or with 16-bit weights, the
-    factors of products in backward are rounded to bfloat16, as those of other layers are. The
+    that each row of the gradient of W is written once. Under autocast, or with weights of bfloat16,
+    the factors of products in backward are rounded to 16 bits, as those of other layers are. The
     entropy carries a gradient only with `entropy_gradient`."""
     logprobs, entropy = _LinearLogprobs.apply(
         hidden, weight, bias, targets, transform, entropy_gradient
@@ -193,8 +193,11 @@ class _LinearLogprobs(torch.autograd.Function):
         entropy = torch.empty_like(log_z)
         logprobs = torch.empty_like(log_z)
         size = logits_per_chunk(hidden.device.type) // len(weight)
+        cast = autocast_dtype(hidden)
+        factors = hidden.dtype if has_float32_sums(hidden, weight) else dtype
+        if cast == torch.float16 and hidden.device.type == "cuda":
+            factors = cast  # as exact as TF32, which GPUs without bfloat16 do not have
         with torch.autocast(hidden.device.type, enabled=False):
-            factors = hidden.dtype if has_float32_sums(hidden, weight) else dtype
             states = hidden.to(factors)
             matrix = weight.to(factors)
             for rows in _chunks(len(hidden), size):
@@ -210,8 +213,8 @@ class _LinearLogprobs(torch.autograd.Function):
         ctx.transform = transform
         ctx.exact = exact
         ctx.entropy_gradient = entropy_gradient
-        is_16_bit = torch.bfloat16 in (weight.dtype, autocast_dtype(hidden))
-        ctx.factors = torch.bfloat16 if is_16_bit and not exact else dtype
+        ctx.logit_factors = factors
+        ctx.factors = cast or (torch.bfloat16 if weight.dtype == torch.bfloat16 else dtype)
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
@@ -221,8 +224,7 @@ class _LinearLogprobs(torch.autograd.Function):
     def backward(ctx: Any, of_logprobs: Tensor, of_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        factors = hidden.dtype if has_float32_sums(hidden, weight) else log_z.dtype
-        states = hidden.to(factors)
+        states = hidden.to(ctx.logit_factors)
         states_factor = states.to(ctx.factors)
         factor = -of_logprobs[:, None]
         d_hidden = torch.zeros_like(hidden, dtype=log_z.dtype) if needs_hidden else None
@@ -231,7 +233,7 @@ class _LinearLogprobs(torch.autograd.Function):
         # Half as many logits as in forward, as their gradient is in memory too.
         size = logits_per_chunk(hidden.device.type) // 2 // max(1, len(hidden))
         for words in _chunks(len(weight), size):
-            matrix = weight[words].to(factors)
+            matrix = weight[words].to(ctx.logit_factors)
             part = None if bias is None else bias[words]
             logits = _logits(states, matrix, part, ctx.transform, ctx.exact)
             if ctx.entropy_gradient or ctx.transform.cap:

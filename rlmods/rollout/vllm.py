@@ -20,6 +20,7 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from rlmods.distributed.collectives import local_rank
+from rlmods.distributed.trainer import MIXED
 from rlmods.errors import UserError, in_one_line
 from rlmods.policy.base import Policy
 from rlmods.protocols import RunSize
@@ -69,8 +70,8 @@ class VLLM(TokenRollout):
     responses of an iteration, as far as the GPU has memory that training does not need; without a
     GPU at most 1."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Data type of the engine's weights: float32, bfloat16, float16; null: bfloat16 if the
-    trainer's precision is bf16-mixed, else that of the policy's."""
+    """Data type of the engine's weights: float32, bfloat16, float16; null: bfloat16 or float16 if
+    the trainer's precision is bf16-mixed or 16-mixed, else the policy's."""
     eager: bool | None = None
     """Run without compiled graphs, which take time to start; null: only without a GPU."""
     sleep: bool = False
@@ -91,8 +92,8 @@ class VLLM(TokenRollout):
 
         Rounded to bfloat16, a weight stays the same in many small updates. An engine with float32
         weights would sample from another policy than the one that is trained."""
-        if self.dtype is None and run.precision == "bf16-mixed":
-            self.dtype = "bfloat16"
+        if self.dtype is None:
+            self.dtype = MIXED.get(run.precision)
         if self.max_length is None:
             self.max_length = run.longest_row
         if self.cache_gib is None:

@@ -57,7 +57,8 @@ class Batch:
     """Gradients are clipped to this global norm."""
     max_nonfinite: Count = 3
     """Number of consecutive optimizer steps with a NaN or infinite loss or gradient that ends the
-    run; fewer are skipped."""
+    run; fewer are skipped. Overflows with `trainer.precision=16-mixed` count only once the scale of
+    the loss is 1."""
     preflight: Literal["auto"] | bool = "auto"
     """Run forward and backward of the largest microbatches before the first iteration, which shows
     a lack of memory at once and changes no result. auto: on a GPU."""

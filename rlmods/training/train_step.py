@@ -1,7 +1,7 @@
 """One optimizer step, whose result does not depend on the microbatches and ranks over which its
 rows are split."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
 
 from rlmods.distributed.collectives import Ranks
+from rlmods.distributed.loss_scale import ScaledFloat16
 from rlmods.errors import UserError
 from rlmods.ops import pack
 from rlmods.training.meter import Meter, PhaseTimer
@@ -131,7 +132,8 @@ class TrainStep:
     Each loss is divided by the `Totals` of its own rows in the step, over all ranks. A step with
     a NaN or infinite loss or gradient is dropped and counted in `train/nonfinite_steps`;
     `batch.max_nonfinite` of them in a row end the run. A step in which no token has a loss counts
-    in `train/skipped_steps`. All ranks decide alike."""
+    in `train/skipped_steps`. With scaled losses, a step whose gradients overflow is dropped and
+    counted in `train/overflow_steps`. All ranks decide alike."""
 
     def __init__(
         self,
@@ -169,14 +171,17 @@ class TrainStep:
         optimizer = self.learner.optimizers()
         optimizer.zero_grad()
         losses = self.accumulate(sources)
+        if self.scaling is not None:
+            self.scaling.scaler.unscale_(optimizer)
         norms = self.clip()
-        if self._is_nonfinite(losses, norms):
+        if self._drops(losses, norms):
             optimizer.zero_grad()
             if self.num_nonfinite >= self.max_nonfinite:
+                exact = "" if self.scaling is None else "trainer.precision=32-true, "
                 reason = (
                     f"{self.num_nonfinite} optimizer steps in a row were not finite: iteration "
-                    f"{self.learner.iteration + 1} ends the run, try a smaller optimizer.lr=... or "
-                    "batch.max_nonfinite=N"
+                    f"{self.learner.iteration + 1} ends the run, try {exact}a smaller "
+                    "optimizer.lr=... or batch.max_nonfinite=N"
                 )
                 self.learner.notify("on_nonfinite_batch", reason, sources, losses, norms)
                 raise UserError(reason)
@@ -196,9 +201,15 @@ class TrainStep:
             sources.append(Source(rows, loss, totals, bool(tokens)))
         return sources
 
+    @property
+    def scaling(self) -> ScaledFloat16 | None:
+        """What scales the losses in float16; None in other precisions."""
+        plugin = self.learner.trainer.precision_plugin
+        return plugin if isinstance(plugin, ScaledFloat16) else None
+
     def accumulate(self, sources: Sequence[Source], *, reduces: bool = True) -> list[MicroLoss]:
-        """Add the gradients of all microbatches, and return their losses. `reduces=False`: DDP does
-        not add the gradients of other ranks."""
+        """Add the gradients of all microbatches, scaled by `scaling`, and return their losses.
+        `reduces=False`: DDP does not add the gradients of other ranks."""
         losses: list[MicroLoss] = []
         for i, source in enumerate(sources):
             for micro, indices, ends_source in self.microbatches.with_end(source.rows):
@@ -239,12 +250,28 @@ class TrainStep:
             norms[name] = norm
         return norms
 
-    def _is_nonfinite(self, losses: Sequence[MicroLoss], norms: Mapping[str, Tensor]) -> bool:
+    def _drops(self, losses: Sequence[MicroLoss], norms: Mapping[str, Tensor]) -> bool:
         """Return True on all ranks if a loss or a gradient norm of any rank is NaN or infinite, and
-        count such steps."""
-        numbers = [*(loss.value for loss in losses), *norms.values()]
-        values = torch.stack([x.to(self.ranks.device, torch.float64) for x in numbers])
-        nonfinite = bool(self.ranks.reduce(~values.isfinite().all(), "max"))
+        count the step."""
+        found = [self._any_nonfinite(x.value for x in losses), self._any_nonfinite(norms.values())]
+        of_losses, of_norms = map(bool, self.ranks.reduce(torch.stack(found), "max").tolist())
+        overflows = self._overflows(of_losses)
+        nonfinite = (of_losses or of_norms) and not overflows
         self.meter.sum("train/nonfinite_steps", int(nonfinite and self.ranks.rank == 0))
-        self.num_nonfinite = self.num_nonfinite + 1 if nonfinite else 0
-        return nonfinite
+        if not overflows:
+            self.num_nonfinite = self.num_nonfinite + 1 if nonfinite else 0
+        return overflows or nonfinite
+
+    def _any_nonfinite(self, numbers: Iterable[Tensor]) -> Tensor:
+        values = torch.stack([x.to(self.ranks.device, torch.float64) for x in numbers])
+        return ~values.isfinite().all()
+
+    def _overflows(self, of_losses: bool) -> bool:
+        """Adapt the scale of the losses, and return True if the gradients of this step have
+        overflowed. `of_losses`: a loss is NaN or infinite, whatever the scale."""
+        if self.scaling is None:
+            return False
+        self.meter.mean("train/loss_scale", self.scaling.scale)
+        overflows = self.scaling.update(keep=of_losses)
+        self.meter.sum("train/overflow_steps", int(overflows and self.ranks.rank == 0))
+        return overflows

@@ -1,5 +1,5 @@
-"""Data types in training with `trainer.precision=bf16-mixed`: products in bfloat16, all else in
-float32."""
+"""Data types in training with `trainer.precision=bf16-mixed` or `16-mixed`: products in 16 bits,
+all else in float32."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -64,7 +64,9 @@ class Dtypes:
         return watched
 
 
-def trained(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[torch.dtype]]:
+def trained(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, set[torch.dtype]]:
     """Train one iteration in mixed precision, and return the types by where they were seen."""
     kind, parts = CASES[name]
     dtypes, made = Dtypes(), learner(kind, **parts)
@@ -93,14 +95,20 @@ def trained(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[torch.d
                 layer.register_forward_hook(
                     lambda module, args, output: dtypes.add("layers", output)
                 )
-    fit(made, 1, precision="bf16-mixed")
+    fit(made, 1, precision=precision)
     return dtypes.seen
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_all_but_products_has_32_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = trained(name, monkeypatch)
-    assert torch.bfloat16 in seen.pop("layers")
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [*((name, "bf16-mixed") for name in CASES), ("separate critic", "16-mixed")],
+)
+def test_all_but_products_has_32_bits(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = trained(name, precision, monkeypatch)
+    half = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}[precision]
+    assert half in seen.pop("layers")
     assert {"outputs", "loss", "gradients", "weights", "optimizer"} <= seen.keys()
     if CASES[name][0] is PolicyGradient:
         assert {"Clipped", "TokenMean"} <= seen.keys()

@@ -59,6 +59,10 @@ def test_training_in_16_bits_uses_fast_attention() -> None:
     run("tests.support.simulated_cuda.cases", "bf16-mixed", *ORDERS)
 
 
+def test_training_in_float16() -> None:
+    run("tests.support.simulated_cuda.cases", "16-mixed", "ppo", "grpo lora", "dpo")
+
+
 LIMITS = {
     "decode step": {"launches": 483, "waits": 1, "copies": 0},
     "decode step, padded": {"launches": 488, "waits": 1, "copies": 0},

@@ -28,6 +28,7 @@ MISTAKES = {
     "output_dir=out": "type run_dir=out",
     "batch_size=32": "type batch.prompts=32 batch.samples=8",
     "bf16=true": "type trainer.precision=bf16-mixed",
+    "fp16=true": "type trainer.precision=16-mixed",
     "use_vllm=true": "type rollout=vllm",
     "loss_type=dapo": "type aggregation=token_mean",
     "epsilon_high=0.28": "type ratio=clip_higher ratio.high=0.28",

@@ -139,6 +139,7 @@ def test_an_iteration() -> None:
     assert stages()["sampling"]["copies of weights"] == 4 * WEIGHTS
     assert stages("rollout.fused=false")["sampling"]["copies of weights"] == 0
     assert 2 * cast["sampling"]["key-value cache"] == stages()["sampling"]["key-value cache"]
+    assert stages(precision="16-mixed") == cast
     sharded = stages(*FSDP, precision="bf16-mixed")
     assert sharded["sampling"]["gathered weights"] == 2 * WEIGHTS
 

@@ -1,4 +1,4 @@
-"""Commands that sample: the precision that they compute in, and what an engine learns of them."""
+"""Commands that sample: the precision that they compute in, and what an engine is told of them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from rlmods.cli import command
 from rlmods.cli.collect import collect
 from rlmods.cli.evaluate import evaluate
 from rlmods.distributed.trainer import Precision
+from rlmods.errors import UserError
 from rlmods.policy import Policy, Tiny
 from rlmods.protocols import RunSize
 from rlmods.rollout import Local
@@ -56,6 +57,7 @@ def sample(name: str, folder: Path, *typed: str) -> None:
         collect(str(folder / "model"), [*SMALL, *typed, f"out={folder}/{len(typed)}.jsonl"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["evaluate", "collect"])
 def test_precision_and_sizes(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen.clear()
@@ -66,6 +68,10 @@ def test_precision_and_sizes(name: str, folder: Path, monkeypatch: pytest.Monkey
     seen.clear()
     sample(name, folder, "trainer.precision=bf16-mixed")
     assert seen == [RunSize("bf16-mixed", 2 * 4, prompt + 3, 0), True]
+    seen.clear()
+    half = "trainer.precision=16-mixed"
+    sample(name, folder, "data.seed=0", half)
+    assert seen == [RunSize("16-mixed", 2 * 4, prompt + 3, 0), True]
     seen.clear()
     monkeypatch.setattr(command, "choose", lambda *_: Precision("bf16-mixed", "as on a GPU"))
     (folder / "0.jsonl").unlink(missing_ok=True)
@@ -82,3 +88,15 @@ def test_precision_is_the_recorded_one(folder: Path, monkeypatch: pytest.MonkeyP
     with command.set_precision(policy, config, saved):
         assert not torch.is_autocast_enabled("cpu")
     assert config.trainer.precision == "32-true"
+    saved.write_text("trainer: {precision: 16-mixed}")
+    with (
+        pytest.warns(UserWarning, match="slow here: trainer.precision=32-true is faster"),
+        command.set_precision(policy, command.configuration(SMALL), saved),
+    ):
+        assert torch.get_autocast_dtype("cpu") == torch.float16
+    typed = command.configuration([*SMALL, "trainer.precision=16-mixed"])
+    with command.set_precision(policy, typed, saved):  # warnings are errors
+        assert torch.is_autocast_enabled("cpu")
+    typed.trainer.precision = "bf16-true"
+    with pytest.raises(UserError, match=r"bf16-true: type trainer\.precision=auto, or 32-true"):
+        command.set_precision(policy, typed, saved)

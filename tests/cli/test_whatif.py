@@ -404,10 +404,11 @@ FORKED_RUNS = {
     ],
     "replay": ["algo=dapo", "sampling=fixed", "algo.replay_fraction=1.0", "kl=loss"],
     "rft": ["algo=rft"],
+    "float16": ["algo=grpo", "trainer.precision=16-mixed"],
     "reinforce_pp": ["algo=reinforce_pp", "batch.epochs=2", "algo.overlong_filter=true"],
 }
 """Algorithms with what the loop may add: a teacher, replayed rows, a greedy baseline, a clipped
-value loss, equal responses left out, several epochs and minibatches."""
+value loss, equal responses left out, several epochs and minibatches, scaled losses."""
 ESTIMATORS = (
     *("group_norm", "group_mean", "rloo", "reinforce_pp", "reinforce_pp_baseline"),
     *("max_rl", "length_weighted", "gae", "gae_whitened", "n_step"),
@@ -416,7 +417,7 @@ RATIOS = ("symmetric", "clip_higher", "sequence", "sequence_token", "soft", "cis
 AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")
 CORRECTIONS = ("truncated", "masked", "none")
 TOKENS = ("all", "entropy", "clip_cov", "kl_cov", "off_policy")
-FAST = ("grpo", "replay")
+FAST = ("grpo", "replay", "float16")
 """Runs of which two combinations are compared outside of the nightly tests."""
 
 

@@ -922,8 +922,18 @@ RULES = {
     "precision": [
         (
             ("trainer.precision=bf16-true",),
-            "type trainer.precision=auto, trainer.precision=32-true or trainer.precision=bf16",
-        )
+            "type trainer.precision=auto, trainer.precision=32-true, trainer.precision=bf16-mixed or "
+            "trainer.precision=16-mixed",
+        ),
+        (
+            (
+                "algo=iterative_grpo",
+                "reward=neural",
+                "reward.terms.neural.reward.model=an/other",
+                "trainer.precision=16-mixed",
+            ),
+            "the reward model that algo=iterative_grpo trains: type trainer.precision=32-true",
+        ),
     ],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
     "ahead": [

@@ -35,6 +35,12 @@ def test_killed_and_resumed_run_is_bitwise_identical(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_killed_and_resumed_run_in_float16_is_bitwise_identical(tmp_path: Path) -> None:
+    float16 = ("trainer.precision=16-mixed", "trainer.accelerator=cpu")
+    assert len(survive(tmp_path, (*SMALL, *float16), 2)) == 3
+
+
+@pytest.mark.slow
 def test_killed_and_resumed_run_of_a_program_is_bitwise_identical(tmp_path: Path) -> None:
     """Whose requests are sent at random moments, several at once."""
     program = (

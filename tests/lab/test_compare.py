@@ -104,6 +104,7 @@ class TestVerdict:
             "val/malformed_calls",
             "train/unscored_fraction",
             "train/nonfinite_steps",
+            "train/overflow_steps",
             "train/all_wrong_fraction",
             "time/update_s",
             "perf/peak_memory_mb",

@@ -278,6 +278,7 @@ class TestMemory:
         [
             ("bf16-mixed", None, "bfloat16"),
             ("bf16-mixed", "float32", "float32"),
+            ("16-mixed", None, "float16"),
             ("32-true", None, None),
         ],
     )

@@ -95,6 +95,7 @@ def result(folder: Path) -> dict[str, Any]:
         name: content[name]
         for name in ("state_dict", "optimizer_states", "lr_schedulers", "rlmods", "iteration")
     }
+    kept["scaler"] = content.get("ScaledFloat16")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     samples = {path.name: path.read_text() for path in (folder / "samples").glob("*.jsonl")}
     weights = (folder / "export" / "model.safetensors").read_bytes()

@@ -181,6 +181,7 @@ class OneRank:
     max_iterations = 1
     callbacks: tuple[Any, ...] = ()
     strategy = None
+    precision_plugin = None
 
 
 def close(gradient: torch.Tensor, reference: torch.Tensor) -> None:

@@ -183,8 +183,13 @@ def precision(spec: RunSpec) -> Iterator[str]:
         (
             chosen not in ("auto", *PRECISIONS),
             f"trainer.precision={chosen}: type trainer.precision=auto, "
-            "trainer.precision=32-true or trainer.precision=bf16-mixed",
-        )
+            "trainer.precision=32-true, trainer.precision=bf16-mixed or trainer.precision=16-mixed",
+        ),
+        (
+            chosen == "16-mixed" and isinstance(spec.settings, IterativeGRPOSettings),
+            "trainer.precision=16-mixed scales the loss of the policy, not that of the reward "
+            f"model that algo={spec.config.algo.name} trains: type trainer.precision=32-true",
+        ),
     )
 
 

@@ -7,11 +7,15 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.support.simulated_cuda.device import install
 
+import torch
 from torch import Tensor
 
+from rlmods.distributed.trainer import MIXED
+from rlmods.policy import output_layer
 from tests.support import composition
 from tests.support.simulated_cuda.counts import counted
 from tests.support.two_ranks import trained
@@ -20,7 +24,7 @@ SIZES = ("batch.token_budget=512",)
 """Few microbatches: the device takes 30 us for an operation."""
 TOLERANCE = 1e-6
 """Largest difference of a weight, about ten roundings: sums are in another order."""
-FAST = {"bfloat16 flash", "bfloat16 efficient"}
+FAST = ("flash", "efficient")
 """Kernels of attention that need no matrix of all queries and keys."""
 
 
@@ -33,13 +37,23 @@ def train(case: str, **options: Any) -> dict[str, Any]:
 def check(case: str, precision: str, expected: Mapping[str, Any] | None) -> None:
     """Train a case on the device, and compare weights and samples with those `expected`, or the
     kernels of attention with the fast ones in 16 bits."""
-    with counted() as counts:
+    factors: set[torch.dtype] = set()
+    logits = output_layer._logits
+
+    def recorded(hidden: Tensor, *args: Any) -> Tensor:
+        factors.add(hidden.dtype)
+        return logits(hidden, *args)
+
+    with counted() as counts, patch.object(output_layer, "_logits", recorded):
         found = train(case, accelerator="cuda", precision=precision)
     moved = largest_difference(found["weights"], found["before"])
     assert moved > 1e-4, f"no weight moves by more than {moved}"
     assert counts.num_launches > 1000, "the device computes nothing"
     if expected is None:
-        assert set(counts.kernels) <= FAST, counts.kernels
+        allowed = {f"{MIXED[precision]} {kernel}" for kernel in FAST}
+        assert set(counts.kernels) <= allowed, counts.kernels
+        if precision == "16-mixed":
+            assert factors == {torch.float16}, factors
         return
     assert found["said"] == expected["said"], "other samples than on the CPU"
     difference = largest_difference(found["weights"], expected["weights"])
