@@ -20,6 +20,7 @@ from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.deferred import read
 from rlmods.needs import OptimizerNeeds, needs_of
 from rlmods.policy.base import Policy
+from rlmods.policy.modes import uncompiled
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import ChecksPolicy, Controller, FitsRun, RunSize
 from rlmods.rollout.turns import engine_of
@@ -30,7 +31,7 @@ from rlmods.training.extensions.base import Extension, LoopView
 from rlmods.training.frozen import FrozenPolicy
 from rlmods.training.lengths import longest_row
 from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
-from rlmods.training.networks import check_deferred, parameter_groups, shard
+from rlmods.training.networks import check_deferred, compile_networks, parameter_groups, shard
 from rlmods.training.out_of_memory import explain
 from rlmods.training.parts import controllers_in
 from rlmods.training.preflight import Preflight
@@ -87,6 +88,7 @@ class Learner(L.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.policy = policy
+        self.compiles = policy.compiles
         self.rollout = rollout
         self.reward = reward
         if isinstance(rollout, ChecksPolicy):
@@ -358,9 +360,11 @@ class Learner(L.LightningModule):
         return networks
 
     def configure_model(self) -> None:
-        """Shard the networks, before Lightning creates the optimizer, and read weights that were
-        not loaded."""
+        """Compile and shard the networks, before Lightning creates the optimizer, and read weights
+        that were not loaded."""
         strategy = self.trainer.strategy
+        if self.compiles:
+            compile_networks(self.all_networks)
         shard(self.all_networks, strategy)
         # also a network that is not listed: Lightning would draw random weights for those on the
         # meta device
@@ -396,7 +400,7 @@ class Learner(L.LightningModule):
         for model in self.frozen.values():
             model.to(self.device)
         # Lightning enters the precision context before each training step
-        with self.trainer.precision_plugin.forward_context():
+        with self.trainer.precision_plugin.forward_context(), uncompiled(self.compiles):
             self._check_networks()
         self.meter.reset(self.device)
         self.timer.device = self.device

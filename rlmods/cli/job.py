@@ -163,11 +163,11 @@ def fit(trainer: Trainer, learner: Learner, data: Any, checkpoint: Path | None) 
     except SystemExit:  # raised by Lightning on Ctrl-C
         if not graceful_stop(trainer).interrupted_before_training():
             raise
-    except (RuntimeError, MemoryError) as error:
+    except Exception as error:
         explained = explain(learner, learner.timer.phase, error)
         if explained is not None:
             raise explained from error
-        if not is_lost_connection(error):
+        if not isinstance(error, RuntimeError) or not is_lost_connection(error):
             raise
         if not graceful_stop(trainer).interrupted_with_other_ranks():
             raise lost_rank(learner) from error

@@ -81,7 +81,10 @@ class AdaptedPolicy(Policy):
             )
         inject(policy.model, config, TRAINED)
         super().__init__(
-            policy.model, policy.tokenizer, gradient_checkpointing=policy.gradient_checkpointing
+            policy.model,
+            policy.tokenizer,
+            gradient_checkpointing=policy.gradient_checkpointing,
+            compiles=policy.compiles,
         )
         self.dropout = policy.dropout
         self.eos_ids = policy.eos_ids
@@ -201,6 +204,7 @@ class AdaptedPolicy(Policy):
             self.model.requires_grad_(True),
             self.tokenizer,
             gradient_checkpointing=self.gradient_checkpointing,
+            compiles=self.compiles,
         )
         policy.dropout = self.dropout
         policy.eos_ids = self.eos_ids

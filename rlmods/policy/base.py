@@ -26,6 +26,7 @@ from rlmods.policy.modes import (
     disable_cudnn_attention,
     disable_dropout,
     original_dropout,
+    uncompiled,
 )
 from rlmods.policy.output_layer import (
     Head,
@@ -112,8 +113,14 @@ class Policy(TokenizerMixin, nn.Module):
         tokenizer: PreTrainedTokenizerBase,
         *,
         gradient_checkpointing: bool = False,
+        compiles: bool = False,
     ) -> None:
+        """
+        Args:
+            compiles: let the learner compile the blocks (`compile_blocks`) for `forward`.
+        """
         super().__init__()
+        self.compiles = compiles
         disable_cudnn_attention()
         self.model = model
         self.tokenizer = tokenizer
@@ -314,7 +321,9 @@ class Policy(TokenizerMixin, nn.Module):
         """Return the logits after the last column. `context`: attention mask, position ids and
         cache, passed on to transformers."""
         trunk = self.sampling_trunk or self.model.base_model
-        return self.head(trunk(input_ids=ids, **context).last_hidden_state[:, -1])
+        with uncompiled(self.compiles):  # each kind of cache would be compiled
+            states = trunk(input_ids=ids, **context).last_hidden_state
+        return self.head(states[:, -1])
 
     @torch.no_grad()
     def gather(self) -> None:

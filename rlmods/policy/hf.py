@@ -49,6 +49,9 @@ class HuggingFace:
     log-probabilities. null: sdpa if the model supports it, else eager."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
+    compile: bool = False
+    """Compile the transformer blocks with torch.compile in training: log-probabilities and updates.
+    Sampling runs them as they are."""
     quantization: Literal["nf4", "int8"] | None = None
     """Bits of the frozen weights under an adapter: nf4 (QLoRA, arXiv 2305.14314) or int8, through
     bitsandbytes. null: `dtype`."""
@@ -167,7 +170,12 @@ class HuggingFace:
         return self._policy(network, tokenizer)
 
     def _policy(self, network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Policy:
-        return Policy(network, tokenizer, gradient_checkpointing=self.gradient_checkpointing)
+        return Policy(
+            network,
+            tokenizer,
+            gradient_checkpointing=self.gradient_checkpointing,
+            compiles=self.compile,
+        )
 
     def _problem(self, error: Exception) -> str:
         """Return why the model cannot be loaded, and what to type instead."""

@@ -1,7 +1,7 @@
 """Modes of a network: kernels, gradient checkpointing, evaluation."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -135,3 +135,8 @@ def original_dropout(model: nn.Module, original: list[dict[str, float]]) -> Iter
         for config, values in pairs:
             for name in values:
                 setattr(config, name, 0.0)
+
+
+def uncompiled(compiles: bool) -> AbstractContextManager[object]:
+    """Run compiled blocks as they are inside the block, if there are any."""
+    return torch.compiler.set_stance("force_eager") if compiles else nullcontext()

@@ -33,6 +33,9 @@ class Random:
     """Number of layers; null: the model's."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
+    compile: bool = False
+    """Compile the transformer blocks with torch.compile in training: log-probabilities and updates.
+    Sampling runs them as they are."""
 
     def __call__(self) -> Policy:
         """Initialise the policy, from the global generator."""
@@ -47,7 +50,12 @@ class Random:
             raise UserError(
                 f"{sizes} do not fit {type(model.model).__name__} ({error}): type other sizes"
             ) from error
-        return Policy(network, model.tokenizer, gradient_checkpointing=self.gradient_checkpointing)
+        return Policy(
+            network,
+            model.tokenizer,
+            gradient_checkpointing=self.gradient_checkpointing,
+            compiles=self.compile,
+        )
 
     def resize(self, config: PreTrainedConfig) -> PreTrainedConfig:
         """Return a copy of a Hugging Face configuration with the sizes of this model."""

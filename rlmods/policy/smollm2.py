@@ -30,6 +30,9 @@ class SmolLM2:
     adapter may be bfloat16."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
+    compile: bool = False
+    """Compile the transformer blocks with torch.compile in training: log-probabilities and updates.
+    Sampling runs them as they are."""
     control_tokens_in_data: bool = False
     """Encode control tokens that responses of the data and assistant messages spell as such: for
     data that you trust."""
@@ -49,6 +52,7 @@ class SmolLM2:
                 source,
                 dtype=self.dtype,
                 gradient_checkpointing=self.gradient_checkpointing,
+                compile=self.compile,
                 control_tokens_in_data=self.control_tokens_in_data,
             )
         except UserError as error:

@@ -47,6 +47,9 @@ class Tiny:
     """Context length of a model with random weights, tokens; null: 256."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
+    compile: bool = False
+    """Compile the transformer blocks with torch.compile in training: log-probabilities and updates.
+    Sampling runs them as they are."""
 
     def __call__(self) -> Policy:
         """Load the policy, or initialise it from the global generator.
@@ -62,7 +65,11 @@ class Tiny:
                         f"policy.{name}={value} is for random weights: type "
                         "policy.pretrained=false, or remove it"
                     )
-            return load(FOLDER / self.weights, gradient_checkpointing=self.gradient_checkpointing)
+            return load(
+                FOLDER / self.weights,
+                gradient_checkpointing=self.gradient_checkpointing,
+                compile=self.compile,
+            )
         from transformers import (
             LlamaConfig,
             LlamaForCausalLM,
@@ -91,7 +98,12 @@ class Tiny:
             # two thirds, and a multiple of 16: grouped products need aligned rows
             shape["intermediate_size"] = 16 * math.ceil(hidden_size / 24)
             model = MixtralForCausalLM(MixtralConfig(**shape))
-        return Policy(model, tokenizer, gradient_checkpointing=self.gradient_checkpointing)
+        return Policy(
+            model,
+            tokenizer,
+            gradient_checkpointing=self.gradient_checkpointing,
+            compiles=self.compile,
+        )
 
 
 def character_tokenizer() -> "PreTrainedTokenizerFast":  # type: ignore[name-defined]

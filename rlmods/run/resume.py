@@ -24,6 +24,7 @@ CHANGEABLE_KEYS = (
     "environment.workers",
     "reward.*token_budget",
     "policy.gradient_checkpointing",
+    "policy.compile",
     "rollout.urls",
     "rollout.folder",
     "rollout.timeout_s",

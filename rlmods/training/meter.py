@@ -235,7 +235,7 @@ class PhaseTimer:
         self._begin(phase)
         try:
             yield
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
             explained = self._explain(phase, error)
             if explained is None:
                 raise

@@ -8,10 +8,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from rlmods.critic.networks import ValueNetwork
-from rlmods.distributed.sharding import is_sharded
+from rlmods.distributed.sharding import blocks, is_sharded
 from rlmods.distributed.strategy import FSDP2
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
+from rlmods.policy.quantization import is_quantized
 
 
 def shard(networks: Sequence[nn.Module], strategy: Any) -> None:
@@ -20,6 +21,35 @@ def shard(networks: Sequence[nn.Module], strategy: Any) -> None:
         for network in networks:
             if not is_sharded(network):
                 strategy.shard(network)
+
+
+def compile_networks(networks: Sequence[nn.Module]) -> None:
+    """Compile the blocks of the networks, which are not sharded yet.
+
+    Raises:
+        UserError: a network is quantized, a policy is a mixture of experts, or transformers does
+            not name the blocks.
+    """
+    if any(map(is_quantized, networks)):
+        raise UserError(
+            "policy.compile=true: quantized weights cannot be compiled: type policy.compile=false"
+        )
+    if any(network.is_mixture for network in networks if isinstance(network, Policy)):
+        raise UserError(
+            "policy.compile=true: a mixture of experts chooses its computation by values, which "
+            "is not supported: type policy.compile=false"
+        )
+    from rlmods.policy.compiled import compile_blocks  # loads torch's compiler
+
+    compiled = list(filter(blocks, networks))  # a value head has none
+    if not compiled:
+        raise UserError(
+            "policy.compile=true: transformers names no blocks of this model: type "
+            "policy.compile=false"
+        )
+    torch._dynamo.reset()  # what earlier runs of this process compiled counts towards the limit
+    for network in compiled:
+        compile_blocks(network)
 
 
 def check_deferred(networks: Sequence[nn.Module]) -> list[Policy]:

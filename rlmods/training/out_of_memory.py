@@ -5,7 +5,7 @@ import re
 import torch
 
 from rlmods.distributed.strategy import FSDP2
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 from rlmods.policy.base import Policy
 from rlmods.policy.scalar import ScalarModel
 from rlmods.rollout.turns import MultiTurn
@@ -15,6 +15,8 @@ from rlmods.training.views import LearnerView
 MESSAGES = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 """Parts of the messages of the allocators whose errors have no class of their own: the CPU's,
 cuBLAS and the CUDA runtime."""
+COMPILERS = ("torch._dynamo", "torch._inductor")
+"""Modules of errors in which compilation ends, as without a C++ compiler."""
 MAX_CHARACTERS = 160
 """Characters of the original message that the line keeps."""
 
@@ -41,7 +43,13 @@ def out_of_memory(stage: str, error: BaseException, advice: str) -> UserError:
 
 
 def explain(learner: LearnerView, stage: str, error: BaseException) -> UserError | None:
-    """Return the error to raise if an allocation has failed in a stage, else None."""
+    """Return the error to raise if an allocation has failed in a stage, or torch could not compile
+    a block or did so too often (`compile_blocks`), else None."""
+    if type(error).__module__.startswith(COMPILERS):
+        problem = f"torch cannot compile this model ({in_one_line(error)[:MAX_CHARACTERS]})"
+        if type(error).__name__ == "FailOnRecompileLimitHit":
+            problem = "torch compiles this model again and again"
+        return UserError(f"{stage}: {problem}: type policy.compile=false")
     return out_of_memory(stage, error, advise(learner, stage)) if is_out_of_memory(error) else None
 
 

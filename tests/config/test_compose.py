@@ -890,6 +890,20 @@ RULES = {
             "cannot be sharded: type trainer=ddp, or policy.quantization=null",
         ),
     ],
+    "compilation": [
+        (
+            ("policy=random", "+policy@policy.policy=tiny", "policy.policy.compile=true"),
+            "policy.policy.compile: type policy.compile=true, which compiles all networks",
+        ),
+        (
+            ("policy=hf", "policy.quantization=nf4", "adapter=lora", "policy.compile=true"),
+            "policy.quantization=nf4 cannot be compiled: type policy.compile=false",
+        ),
+        (
+            ("algo=dpo", "algo.dropout=0.1", "policy.compile=true"),
+            "in compiled blocks: type policy.compile=false, or algo.dropout=0",
+        ),
+    ],
     "kl_schedule": [
         (
             ("algo=sft", "schedule=kl_adaptive"),
@@ -932,7 +946,7 @@ RULES = {
                 "reward.terms.neural.reward.model=an/other",
                 "trainer.precision=16-mixed",
             ),
-            "the reward model that algo=iterative_grpo trains: type trainer.precision=32-true",
+            "algo=iterative_grpo also trains a reward model: type trainer.precision=32-true",
         ),
     ],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],

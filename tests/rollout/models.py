@@ -29,6 +29,7 @@ class TinyPolicy(Policy):
     dropout."""
 
     pad_id = 0
+    compiles = False
 
     def __init__(
         self, model: Any, *, eos: Sequence[int] = (EOS_A, EOS_B), pad: int = PAD, context: int = 128

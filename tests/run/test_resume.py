@@ -40,7 +40,13 @@ def test_only_what_reports_may_change(tmp_path: Path, group: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["batch.token_budget", "batch.preflight", "rollout.urls", "reward.terms.a.reward.token_budget"],
+    [
+        "batch.token_budget",
+        "batch.preflight",
+        "policy.compile",
+        "rollout.urls",
+        "reward.terms.a.reward.token_budget",
+    ],
 )
 def test_memory_and_speed_may_change(tmp_path: Path, key: str) -> None:
     """Single settings of groups whose other settings may not."""

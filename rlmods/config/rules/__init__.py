@@ -45,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     rollout.kl_schedule,
     models.quantization,
     models.optimizer,
+    models.compilation,
     models.master_weights,
     rollout.several_turns,
     rollout.observations,

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from rlmods.config.instantiate import instantiate
 from rlmods.config.rules.rows import terms
 from rlmods.config.run_spec import RunSpec, applying
@@ -187,8 +189,9 @@ def precision(spec: RunSpec) -> Iterator[str]:
         ),
         (
             chosen == "16-mixed" and isinstance(spec.settings, IterativeGRPOSettings),
-            "trainer.precision=16-mixed scales the loss of the policy, not that of the reward "
-            f"model that algo={spec.config.algo.name} trains: type trainer.precision=32-true",
+            "trainer.precision=16-mixed scales the loss of the policy, but "
+            f"algo={spec.config.algo.name} also trains a reward model: type "
+            "trainer.precision=32-true",
         ),
     )
 
@@ -225,6 +228,29 @@ def optimizer(spec: RunSpec) -> Iterator[str]:
             steps_hidden and offloads,
             f"{spec.option('optimizer')} with trainer.strategy.offload=true computes its matrix "
             "products on the CPU: type trainer.strategy.offload=false, or optimizer=adamw",
+        ),
+    )
+
+
+def compilation(spec: RunSpec) -> Iterator[str]:
+    is_compiled = bool(spec.config.policy.get("compile", False))
+    kind = spec.config.policy.get("quantization", None)
+    dropout = getattr(spec.settings, "dropout", 0.0)
+    keys = [f"{group}.policy.compile" for group in ("policy", "reference", "teacher")]
+    nested = [key for key in keys if OmegaConf.select(spec.config, key)]
+    return applying(
+        (
+            bool(nested),
+            f"{' '.join(nested)}: type policy.compile=true, which compiles all networks",
+        ),
+        (
+            is_compiled and kind is not None,
+            f"policy.quantization={kind} cannot be compiled: type policy.compile=false",
+        ),
+        (
+            is_compiled and dropout > 0,
+            f"algo.dropout={dropout} would draw other numbers in compiled blocks: type "
+            "policy.compile=false, or algo.dropout=0",
         ),
     )
 
