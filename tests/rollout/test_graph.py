@@ -12,6 +12,7 @@ from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local, cache, graph as graphs, local
 from rlmods.rollout.cache import CachedRows
 from rlmods.types import Prompt
+from tests.rollout.models import gap
 from tests.support import recorded_graph
 from tests.support.models import gpt2, llama, needs_bfloat16, needs_onednn
 
@@ -57,14 +58,20 @@ def test_responses_are_those_of_single_steps(
     lengths = {len(response.tokens) for response in expected}
     assert len(lengths) > 4
     assert max(lengths) == 40
-    assert [x.tokens for x in actual] == [x.tokens for x in expected]
-    for one, other in zip(actual, expected, strict=True):
-        torch.testing.assert_close(
-            torch.tensor(one.behavior_logprobs),
-            torch.tensor(other.behavior_logprobs),
-            rtol=0,
-            atol=2e-2 if mixed else 1e-4,
-        )
+    if mixed:  # attention under a mask rounds otherwise, so that another token may be sampled
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounding = gap(policy, expected, 1.3)
+            assert rounding < 0.2
+            assert gap(policy, actual, 1.3) < 2 * rounding
+    else:
+        assert [x.tokens for x in actual] == [x.tokens for x in expected]
+        for one, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(
+                torch.tensor(one.behavior_logprobs),
+                torch.tensor(other.behavior_logprobs),
+                rtol=0,
+                atol=1e-4,
+            )
     # once for each size of the cache, and whenever half of the rows have ended
     assert 2 <= made.made <= 8
 
