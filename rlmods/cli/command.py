@@ -32,7 +32,13 @@ from rlmods.config.overrides import explain_override
 from rlmods.config.received import read_received
 from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.config.run_spec import RunSpec
-from rlmods.distributed.trainer import MIXED, PRECISIONS, choose, has_fast_bfloat16
+from rlmods.distributed.trainer import (
+    MIXED,
+    PRECISION_ADVICE,
+    PRECISIONS,
+    choose,
+    has_fast_bfloat16,
+)
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported
@@ -190,9 +196,7 @@ def set_precision(policy: Policy, config: DictConfig, saved: Path | None) -> tor
     """
     typed = str(config.trainer.precision)
     if typed not in ("auto", *PRECISIONS):
-        raise UserError(
-            f"trainer.precision={typed}: type trainer.precision=auto, or {', '.join(PRECISIONS)}"
-        )
+        raise UserError(f"trainer.precision={typed}: {PRECISION_ADVICE}")
     device = policy.device.type
     recorded = None if saved is None or typed != "auto" else recorded_precision(saved)
     chosen = choose(policy, device).name if typed == "auto" else typed

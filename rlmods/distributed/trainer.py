@@ -68,6 +68,11 @@ MIXED: dict[str, Literal["bfloat16", "float16"]] = {
 """Data type of products by the `trainer.precision` that casts their factors."""
 PRECISIONS = ("32-true", "32", *MIXED)
 """Supported values of `trainer.precision` apart from `auto`. "32" is "32-true"."""
+PRECISION_ADVICE = (
+    "type trainer.precision=auto, trainer.precision=32-true, trainer.precision=bf16-mixed or "
+    "trainer.precision=16-mixed"
+)
+"""What to type for a value that is not supported."""
 MIN_PARAMETERS = 50_000_000
 """Smaller models compute in float32 on every machine: casts take a larger part of their time, and
 their results do not depend on the processor."""

@@ -98,5 +98,5 @@ def test_precision_is_the_recorded_one(folder: Path, monkeypatch: pytest.MonkeyP
     with command.set_precision(policy, typed, saved):  # warnings are errors
         assert torch.is_autocast_enabled("cpu")
     typed.trainer.precision = "bf16-true"
-    with pytest.raises(UserError, match=r"bf16-true: type trainer\.precision=auto, or 32-true"):
+    with pytest.raises(UserError, match=r"bf16-true: type trainer\.precision=auto, trainer"):
         command.set_precision(policy, typed, saved)

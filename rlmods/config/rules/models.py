@@ -9,7 +9,7 @@ from rlmods.config.instantiate import instantiate
 from rlmods.config.rules.rows import terms
 from rlmods.config.run_spec import RunSpec, applying
 from rlmods.distributed.strategy import shards
-from rlmods.distributed.trainer import PRECISIONS
+from rlmods.distributed.trainer import PRECISION_ADVICE, PRECISIONS
 from rlmods.environment import Agent
 from rlmods.needs import (
     AdapterNeeds,
@@ -184,8 +184,7 @@ def precision(spec: RunSpec) -> Iterator[str]:
     return applying(
         (
             chosen not in ("auto", *PRECISIONS),
-            f"trainer.precision={chosen}: type trainer.precision=auto, "
-            "trainer.precision=32-true, trainer.precision=bf16-mixed or trainer.precision=16-mixed",
+            f"trainer.precision={chosen}: {PRECISION_ADVICE}",
         ),
         (
             chosen == "16-mixed" and isinstance(spec.settings, IterativeGRPOSettings),
