@@ -17,7 +17,10 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pip._vendor.packaging.requirements import Requirement
+try:
+    from packaging.requirements import Requirement
+except ModuleNotFoundError:  # pip has a copy, but its import changes distutils for the process
+    from pip._vendor.packaging.requirements import Requirement  # type: ignore[assignment]
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = ("lora",)

@@ -32,7 +32,6 @@ from tests.support.tiny_setup import fit, learner
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*istutils:UserWarning"),
 ]
 SHAPES = [
     [(5, [3, 9, 1]), (2, [4])],
