@@ -121,8 +121,9 @@ def has_fast_bfloat16(device: str) -> tuple[bool, str]:
     (AVX512_BF16) are about twice as fast (bench/RESULTS.md). Other devices count as slow; MPS is
     not used at all (`rlmods.distributed.trainer`)."""
     if device == "cuda":
-        found = torch.cuda.is_bf16_supported(including_emulation=False)
-        return found, f"this GPU computes {'bfloat16 at speed' if found else 'no bfloat16'}"
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return True, "this GPU computes bfloat16 at speed"
+        return False, "this GPU computes no bfloat16: trainer.precision=16-mixed is faster"
     if device == "cpu":
         if not hasattr(torch.cpu, "get_capabilities"):
             return False, "this version of PyTorch does not know about matrix units"

@@ -86,6 +86,13 @@ class TestChoice:
         assert choose(network(MIN_PARAMETERS), device).name == expected
         assert choose(network(MIN_PARAMETERS - 1), device).name == "32-true"
 
+    def test_of_a_gpu_without_bfloat16_names_the_other_precision(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine(monkeypatch, cuda=True)
+        reason = choose(network(MIN_PARAMETERS), "cuda").reason
+        assert "trainer.precision=16-mixed is faster" in reason
+
     def test_of_other_weights_than_float32_and_bfloat16(self) -> None:
         assert (
             choose(network(MIN_PARAMETERS, torch.bfloat16), "cuda", is_fast=True).name
