@@ -94,6 +94,19 @@ def forward(found: Findings, setting: Setting) -> None:
                 check_float32(found, f"{rows}, float32", got, expected)
                 got = score(moved, tokens, mask, packs=packs, mixed=True)
                 check_bfloat16(found, f"{rows}, bfloat16", got, expected)
+    if setting.device == "cuda":
+        for name, sizes in HEADS.items():
+            label = f"flex attention, {name}"
+            with found.step(label):
+                policy = on_processor(sizes)
+                expected = score(policy, tokens, mask, packs=False, mixed=False)
+                moved = shapes.with_flex_attention(policy.to(shapes.device()))
+                got = score(moved, tokens, mask, packs=True, mixed=False)
+                check_float32(found, f"{label}, float32", got, expected)
+                repeated = [score(moved, tokens, mask, packs=True, mixed=True) for _ in range(2)]
+                check_bfloat16(found, f"{label}, bfloat16", repeated[0], expected)
+                same = torch.equal(repeated[0].gradient, repeated[1].gradient)
+                found.figure(f"{label}: a repeated gradient is equal bit for bit", same)
     with found.step("output layer"):
         output_layer(found, setting.tiny)
     with found.step("repeated gradient"):

@@ -148,6 +148,15 @@ def adapted(made: Policy) -> Policy:
     return LoRA()(made)
 
 
+def with_flex_attention(made: Policy) -> Policy:
+    """Return the policy with `policy.attention=flex_attention`."""
+    made.packs = False
+    made.flex_attention = True
+    made.packs = True
+    made.check()
+    return made
+
+
 def missing(shape: Shape) -> str:
     """Return why a shape cannot be measured here; an empty text if it can."""
     return "peft is not installed" if shape.lora and find_spec("peft") is None else ""

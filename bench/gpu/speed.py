@@ -264,6 +264,10 @@ def update(found: Findings, setting: Setting, name: str) -> None:
         with found.step("kernels of an update"):
             rows = on_device(shape, 1)
             found.figure("kernels of an update", profiled(partial(step, *rows)))
+        label = f"flex attention, budget {BUDGETS[-1]}"
+        with found.step(label):
+            step = Step(shapes.with_flex_attention(policy), BUDGETS[-1])
+            found.figure(label, measured(shape, arch, step))
     with found.step("plain"):
         policy.packs = False
         policy.model.train(policy.gradient_checkpointing)

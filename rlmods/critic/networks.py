@@ -59,7 +59,7 @@ class ValueNetwork(nn.Module):
         # A cast cached under no_grad has no gradient, as in the policy: never cache casts.
         with torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
             states = (packed_states if self.packs else padded_states)(
-                self.scalar.model.base_model, tokens, mask
+                self.scalar.model, tokens, mask
             )
         return scatter(states.by_token(self.scalar.head(states.hidden)), mask)
 

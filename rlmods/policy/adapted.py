@@ -85,6 +85,7 @@ class AdaptedPolicy(Policy):
             policy.tokenizer,
             gradient_checkpointing=policy.gradient_checkpointing,
             compiles=policy.compiles,
+            flex_attention=policy.flex_attention,
         )
         self.dropout = policy.dropout
         self.eos_ids = policy.eos_ids
@@ -205,6 +206,7 @@ class AdaptedPolicy(Policy):
             self.tokenizer,
             gradient_checkpointing=self.gradient_checkpointing,
             compiles=self.compiles,
+            flex_attention=self.flex_attention,
         )
         policy.dropout = self.dropout
         policy.eos_ids = self.eos_ids

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -38,8 +39,10 @@ from rlmods.policy.output_layer import (
     output_logits,
 )
 from rlmods.policy.packing import (
+    FLEX_IMPLEMENTATION,
     IMPLEMENTATION,
     States,
+    check_flex,
     is_packed,
     packed_states,
     packing_agrees,
@@ -48,6 +51,7 @@ from rlmods.policy.packing import (
 )
 from rlmods.policy.routers import Routers
 from rlmods.policy.text import TokenizerMixin
+from rlmods.policy.tree_attention import has_kernels
 from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask
 
 LOGITS_PER_CHUNK = 2**26
@@ -114,13 +118,16 @@ class Policy(TokenizerMixin, nn.Module):
         *,
         gradient_checkpointing: bool = False,
         compiles: bool = False,
+        flex_attention: bool = False,
     ) -> None:
         """
         Args:
             compiles: let the learner compile the blocks (`compile_blocks`) for `forward`.
+            flex_attention: compute the attention of packed rows with FlexAttention (`Tree`).
         """
         super().__init__()
         self.compiles = compiles
+        self.flex_attention = flex_attention
         disable_cudnn_attention()
         self.model = model
         self.tokenizer = tokenizer
@@ -137,6 +144,7 @@ class Policy(TokenizerMixin, nn.Module):
             )
         use_cpu_linear(model, except_for=model.get_output_embeddings())
         self.packs = not self.is_mixture
+        self._check_packs()
         self.is_checked = False
         """True after `check`, which the learner may call later (`is_checked_later`)."""
         if not is_checked_later(model):
@@ -151,7 +159,8 @@ class Policy(TokenizerMixin, nn.Module):
     @packs.setter
     def packs(self, value: bool) -> None:
         if value:
-            use_packed_attention(self.model)
+            name = FLEX_IMPLEMENTATION if self.flex_attention else IMPLEMENTATION
+            use_packed_attention(self.model, name)
         elif is_packed(self.model):
             self.model.set_attn_implementation("sdpa")
 
@@ -169,15 +178,29 @@ class Policy(TokenizerMixin, nn.Module):
             raise
         except RuntimeError as error:
             name = str(self.model.config.get_text_config()._attn_implementation)
-            if name in (IMPLEMENTATION, "sdpa", "eager"):
+            if self.packs or name in ("sdpa", "eager"):
                 raise
             reason = in_one_line(error, 160)
             raise UserError(
                 f"policy.attention={name} does not run on {self.device.type} in this precision "
                 f"({reason}): type trainer.precision=bf16-mixed, or policy.attention=sdpa"
             ) from error
+        if self.flex_attention and not has_kernels(self.device):
+            self.packs = self.flex_attention = False
+            self.packs = True
+            rank_zero_warn("policy.attention=flex_attention is for GPUs: sdpa is used here")
+        elif self.flex_attention:
+            check_flex(self.model, self.device)
         self.packs = self.packs and packing_agrees(self.model, self.device)
+        self._check_packs()
         self.is_checked = True
+
+    def _check_packs(self) -> None:
+        if self.flex_attention and not self.packs and self.device.type != "meta":
+            raise UserError(
+                "policy.attention=flex_attention computes rows without padding, which this "
+                "model's attention or its experts do not allow: type policy.attention=null"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -224,7 +247,7 @@ class Policy(TokenizerMixin, nn.Module):
         is_noisy = self.training and self.training_dropout > 0
         states_of = packed_states if self.packs and not is_noisy else padded_states
         with autocast, self.routers.trace(routed_experts, logits=router_logits) as trace:
-            before = states_of(self.model.base_model, tokens, mask)
+            before = states_of(self.model, tokens, mask)
             # a teacher that is shown demonstrations has another prompt, so its prefixes are not
             # shared as the policy's are
             if other is not None:

@@ -46,7 +46,9 @@ class HuggingFace:
     adapter may be bfloat16."""
     attention: str | None = None
     """Attention implementation, the same for sampling and for old, new and reference
-    log-probabilities. null: sdpa if the model supports it, else eager."""
+    log-probabilities, except flex_attention. null: sdpa if the model supports it, else eager.
+    flex_attention, on GPUs: one call a layer for log-probabilities of rows without padding;
+    sampling uses sdpa."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
     compile: bool = False
@@ -67,6 +69,11 @@ class HuggingFace:
     example those of tool calls: for data that you trust. Other messages and reward models never
     do."""
 
+    @property
+    def uses_flex(self) -> bool:
+        """True if the attention of packed rows is FlexAttention."""
+        return self.attention == "flex_attention"
+
     def __call__(self) -> Policy:
         """Load the policy.
 
@@ -86,7 +93,7 @@ class HuggingFace:
     def load(self) -> Policy:
         """Load the policy from a hub name or directory, with an adapter if the directory holds
         one. Inside `torch.device("meta")` weights are not read, and inside `defer_loading` they are
-        read later, unless they are converted or quantized while they are loaded.
+        read later, if they can be (`deferred.build`).
 
         Raises:
             UserError: the model does not exist, is not a causal language model, lacks weights, or
@@ -135,7 +142,7 @@ class HuggingFace:
     ) -> Policy:
         name = str(self.name)
         dtype = getattr(torch, self.dtype)
-        attention = self.attention
+        attention = "sdpa" if self.uses_flex else self.attention
         # Versions of transformers before 5.20 leave the cap out without a word.
         if getattr(config.get_text_config(), "attn_logit_softcapping", None):
             if attention == "sdpa":
@@ -175,6 +182,7 @@ class HuggingFace:
             tokenizer,
             gradient_checkpointing=self.gradient_checkpointing,
             compiles=self.compile,
+            flex_attention=self.uses_flex,
         )
 
     def _problem(self, error: Exception) -> str:

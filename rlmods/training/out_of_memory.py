@@ -44,12 +44,12 @@ def out_of_memory(stage: str, error: BaseException, advice: str) -> UserError:
 
 def explain(learner: LearnerView, stage: str, error: BaseException) -> UserError | None:
     """Return the error to raise if an allocation has failed in a stage, or torch could not compile
-    a block or did so too often (`compile_blocks`), else None."""
+    a part of the network or did so too often (`limit_variants`), else None."""
     if type(error).__module__.startswith(COMPILERS):
         problem = f"torch cannot compile this model ({in_one_line(error)[:MAX_CHARACTERS]})"
         if type(error).__name__ == "FailOnRecompileLimitHit":
             problem = "torch compiles this model again and again"
-        return UserError(f"{stage}: {problem}: type policy.compile=false")
+        return UserError(f"{stage}: {problem}: type policy.compile=false policy.attention=null")
     return out_of_memory(stage, error, advise(learner, stage)) if is_out_of_memory(error) else None
 
 

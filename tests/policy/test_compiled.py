@@ -19,7 +19,7 @@ from rlmods.critic import Separate, Shared
 from rlmods.distributed.sharding import blocks
 from rlmods.errors import UserError
 from rlmods.kl import Penalty
-from rlmods.policy import HuggingFace, Policy, Random, Tiny, compiled
+from rlmods.policy import HuggingFace, Policy, Random, Tiny, compiled, variants
 from rlmods.policy.compiled import compile_blocks
 from rlmods.policy.packing import IMPLEMENTATION, packed_attention
 from rlmods.training.networks import compile_networks
@@ -194,7 +194,7 @@ def test_frozen_copies_are_compiled() -> None:
 
 
 def test_compiling_again_and_again_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "MAX_VARIANTS", 1)
+    monkeypatch.setattr(variants, "MAX_VARIANTS", 1)
     config.recompile_limit = 1
     with pytest.raises(UserError, match=r"again and again: type policy\.compile=false"):
         # of the reference without gradients, of the policy with them

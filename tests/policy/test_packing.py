@@ -12,10 +12,12 @@ from torch import Tensor
 
 from rlmods.adapter import LoRA
 from rlmods.ops import kl_divergence
-from rlmods.policy import Policy, packing
+from rlmods.policy import Policy, packing, row_attention
 from rlmods.policy.base import DivergenceFrom
+from rlmods.policy.gathering import Index, gather
 from rlmods.policy.modes import set_dropout
-from rlmods.policy.packing import IMPLEMENTATION, MIN_USED, Index, Packing, gather
+from rlmods.policy.packing import IMPLEMENTATION, Packing
+from rlmods.policy.row_attention import MIN_USED
 from rlmods.policy.tiny import character_tokenizer
 from tests.support.batches import few
 from tests.support.models import llama
@@ -65,8 +67,8 @@ class TestEqualsPadded:
     @pytest.mark.parametrize("name", ["llama", "gpt2"])
     def test_with_whole_rows_as_queries(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """As on GPUs."""
-        monkeypatch.setattr(packing, "attends_whole_rows", lambda device: True)
-        assert all(chunk.visible is None for chunk in Packing.of(*RAGGED).chunks)
+        monkeypatch.setattr(row_attention, "attends_whole_rows", lambda device: True)
+        assert all(chunk.visible is None for chunk in Packing.of(*RAGGED).attention.chunks)
         check_equal(policy(MODELS[name]()), *RAGGED)
         f = forest(3, num_prompts=4, vocabulary=100)
         check_equal(policy(MODELS[name]()), f.batch.tokens, f.mask)
@@ -213,14 +215,16 @@ class TestWork:
 
     def test_rows_of_similar_lengths_are_attended_together(self) -> None:
         tokens, mask = groups([(1, [length]) for length in (100, 90, 50, 20, 15, 3)])
-        assert [tuple(chunk.keys.entries.shape) for chunk in Packing.of(tokens, mask).chunks] == [
+        assert [
+            tuple(chunk.keys.entries.shape) for chunk in Packing.of(tokens, mask).attention.chunks
+        ] == [
             (3, 100),
             (2, 20),
             (1, 3),
         ]
 
     def test_queries_of_a_prompt_are_computed_once(self) -> None:
-        chunks = Packing.of(*groups([(30, [11, 11, 11])])).chunks
+        chunks = Packing.of(*groups([(30, [11, 11, 11])])).attention.chunks
         assert [tuple(chunk.queries.entries.shape) for chunk in chunks] == [(1, 40), (2, 10)]
         assert [tuple(chunk.keys.entries.shape) for chunk in chunks] == [(1, 40), (2, 40)]
 
@@ -235,14 +239,16 @@ class TestWork:
         self, lengths: list[tuple[int, list[int]]]
     ) -> None:
         rows = Packing.of(*groups(lengths))
-        assert MIN_USED * sum(chunk.queries.entries.numel() for chunk in rows.chunks) <= len(rows)
+        assert MIN_USED * sum(
+            chunk.queries.entries.numel() for chunk in rows.attention.chunks
+        ) <= len(rows)
 
     @pytest.mark.parametrize(
         "lengths", [[(8, [2, 2, 12, 6])], [(5, [3, 9, 1]), (2, [4]), (7, [5, 5])]]
     )
     def test_a_query_sees_its_row_up_to_itself(self, lengths: list[tuple[int, list[int]]]) -> None:
         rows = Packing.of(*groups(lengths))
-        for chunk in rows.chunks:
+        for chunk in rows.attention.chunks:
             size = chunk.keys.entries.shape[1]
             visible = (
                 torch.ones(size, size, dtype=torch.bool).tril()
@@ -343,8 +349,8 @@ class TestSharedHeads:
         fp32, bf16 = torch.float32, torch.bfloat16
         repeats = [("cuda", fp32)]
         shares = [("cuda", bf16), ("cuda", torch.float16), ("cpu", fp32), ("cpu", bf16)]
-        assert not any(packing.shares_heads(*x) for x in repeats)
-        assert all(packing.shares_heads(*x) for x in shares)
+        assert not any(row_attention.shares_heads(*x) for x in repeats)
+        assert all(row_attention.shares_heads(*x) for x in shares)
 
     @pytest.fixture
     def heads(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
@@ -356,16 +362,15 @@ class TestSharedHeads:
             seen.append((q.shape[1], k.shape[1]))
             return attend(q, k, *args, **options)
 
-        monkeypatch.setattr(packing, "shares_heads", lambda device, dtype: False)
+        monkeypatch.setattr(row_attention, "shares_heads", lambda device, dtype: False)
         monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
-        monkeypatch.setattr(packing, "scaled_dot_product_attention", record)
         return seen
 
     @pytest.mark.parametrize("whole", [False, True])
     def test_packed_rows(
         self, whole: bool, heads: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(packing, "attends_whole_rows", lambda device: whole)
+        monkeypatch.setattr(row_attention, "attends_whole_rows", lambda device: whole)
         made = policy(llama())
         heads.clear()
         outputs(made, *RAGGED, packs=True)
@@ -416,7 +421,6 @@ def test_rows_are_attended_in_32_bits_on_processors(
         seen.append(query.dtype)
         return attend(query, *rest, **options)
 
-    monkeypatch.setattr(packing, "scaled_dot_product_attention", watched)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     rows = Packing.of(*groups(lengths))
     module = llama().model.layers[0].self_attn
@@ -425,4 +429,4 @@ def test_rows_are_attended_in_32_bits_on_processors(
         q, k, v = (torch.randn(1, heads, len(rows), 8, dtype=dtype) for heads in (4, 2, 2))
         output, _ = packing.packed_attention(module, q, k, v, None, rows, scaling=0.3)
         assert output.dtype == dtype
-        assert seen == [expected] * len(rows.chunks)
+        assert seen == [expected] * len(rows.attention.chunks)
