@@ -6,8 +6,8 @@ its weights in the files. After the network is sharded, `read` replaces the weig
 files. Copies of the network read the same files."""
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,24 +33,72 @@ class CannotDeferError(Exception):
     """The weights of a model cannot be read by shards; the message is the reason."""
 
 
+@contextmanager
+def opened() -> Iterator[Callable[[str], Any]]:
+    """Return a function that opens a safetensors file. Inside the block a file is opened once, as
+    its header is long."""
+    from safetensors import safe_open
+
+    files: dict[str, Any] = {}
+    with ExitStack() as stack:
+
+        def open_file(path: str) -> Any:
+            if path not in files:
+                files[path] = stack.enter_context(safe_open(path, "pt", device="cpu"))
+            return files[path]
+
+        yield open_file
+
+
 @dataclass(frozen=True)
 class Stored:
     """A tensor in a safetensors file."""
 
     file: str
     name: str
-    dtype: torch.dtype
-    """Data type to which the values are rounded."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None = None
+    """Data type to which the values are rounded; None: the file's."""
 
-    def read(self, rows: slice | None = None) -> Tensor:
-        """Return rows of the tensor; None: all."""
-        from safetensors import safe_open
+    def read(self, file: Any, rows: slice | None = None) -> Tensor:
+        """Return rows of the tensor of the opened file; None: all."""
+        values: Tensor = (
+            file.get_tensor(self.name) if rows is None else file.get_slice(self.name)[rows]
+        )
+        return values.to(dtype=self.dtype)
 
-        with safe_open(self.file, "pt", device="cpu") as file:
-            values: Tensor = (
-                file.get_tensor(self.name) if rows is None else file.get_slice(self.name)[rows]
-            )
-            return values.to(self.dtype)
+    def read_into(self, values: Tensor, start: int = 0) -> None:
+        """Read the rows from `start` on into `values`, as many as it has."""
+        rows = slice(start, start + len(values)) if values.ndim else None
+        with opened() as files:
+            values.copy_(self.read(files(self.file), rows))
+
+
+@dataclass(frozen=True)
+class StoredExperts:
+    """A tensor [experts, ...] with one row for each expert, whose matrices are single tensors in
+    safetensors files."""
+
+    matrices: tuple[tuple[Stored, ...], ...]
+    """The matrices of each expert, which are concatenated along their dimension `dim`."""
+    dim: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None = None
+    """Data type to which the values are rounded; None: the file's."""
+
+    def read_into(self, values: Tensor, start: int = 0) -> None:
+        """Read the experts from `start` on into `values`, as many as it has, one matrix at a
+        time."""
+        experts = self.matrices[start : start + len(values)]
+        with opened() as files:
+            for expert, matrices in zip(values, experts, strict=True):
+                sizes = [matrix.shape[self.dim] for matrix in matrices]
+                for part, matrix in zip(expert.split(sizes, self.dim), matrices, strict=True):
+                    part.copy_(matrix.read(files(matrix.file)).to(dtype=self.dtype))
+
+
+Place = Stored | StoredExperts
+"""Where the files have a weight."""
 
 
 @contextmanager
@@ -110,8 +158,8 @@ def build(
         options: revision on the hub.
 
     Raises:
-        CannotDeferError: transformers converts the weights of this model while it loads them, or
-        they are not safetensors.
+        CannotDeferError: transformers converts the weights of this model while it loads them, other
+        than by merging experts, or they are not safetensors.
         OSError: the model does not exist.
     """
     from transformers import AutoModelForCausalLM
@@ -120,18 +168,20 @@ def build(
     formats += getattr(type(config), "extra_files", ())  # of transformers from 5.23 on
     if formats:
         raise CannotDeferError(f"its configuration has {formats[0]}")
-    shapes = _stored_shapes(name, options)
+    tensors = _stored_tensors(name, options)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, **settings)
-    _find_weights(model, shapes)
+    places = _convert(model, tensors)
+    _find_weights(model, places)
     initialize_buffers(model)
+    _read_buffers(model, places)
     model.generation_config = _generation_config(name, options)
     model.config.name_or_path = name
     return model
 
 
-def _stored_shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return file and shape of each tensor of a model, by its name in the files."""
+def _stored_tensors(name: str, options: Mapping[str, Any]) -> dict[str, Stored]:
+    """Return the tensors in the files of a model, by name."""
     from safetensors import SafetensorError, safe_open
     from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
@@ -151,48 +201,106 @@ def _stored_shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[str
         files, _ = get_checkpoint_shard_files(name, index, **options)
     else:
         raise CannotDeferError("its weights are not safetensors")
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    tensors: dict[str, Stored] = {}
     try:
         for path in files:
-            with safe_open(path, "pt", device="cpu") as tensors:
-                for key in tensors.keys():  # noqa: SIM118
-                    shapes[key] = (path, tuple(tensors.get_slice(key).get_shape()))
+            with safe_open(path, "pt", device="cpu") as opened:
+                for key in opened.keys():  # noqa: SIM118
+                    tensors[key] = Stored(path, key, tuple(opened.get_slice(key).get_shape()))
     except SafetensorError as error:
         raise CannotDeferError(f"{path} is broken") from error
-    return shapes
+    return tensors
 
 
-def _find_weights(
-    model: PreTrainedModel, shapes: Mapping[str, tuple[str, tuple[int, ...]]]
-) -> None:
+def _find_weights(model: PreTrainedModel, places: Mapping[str, Place]) -> None:
     """Give every module the places of its weights. Tied weights are in the files under one of their
     names."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-
-    for conversion in get_model_conversion_mapping(model):
-        for key in shapes:
-            if conversion.rename_source_key(key)[1] is not None:
-                raise CannotDeferError(f"transformers converts {key}")
     if model._get_dtype_plan(model.dtype):
         raise CannotDeferError("some of its weights stay in float32")
-    places: dict[int, list[str]] = {}
-    for name, x in model.state_dict(keep_vars=True).items():
-        if not isinstance(x, nn.Parameter):
-            raise CannotDeferError(f"{name} is a buffer")
-        places.setdefault(id(x), []).append(name)
+    names: dict[int, list[str]] = {}
+    tensors = model.state_dict(keep_vars=True)
+    for name, x in tensors.items():
+        names.setdefault(id(x), []).append(name)
+    found: dict[int, Place] = {}
+    for key, tied in names.items():
+        x = tensors[tied[0]]
+        stored = [places[name] for name in tied if name in places]
+        if len(stored) != 1 or stored[0].shape != tuple(x.shape):
+            raise CannotDeferError(f"its files do not have {tied[0]} once in this shape")
+        found[key] = replace(stored[0], dtype=x.dtype)
     for module in model.modules():
-        stored = {}
-        for name, x in module._parameters.items():
-            if x is None:
-                continue
-            names = [key for key in places[id(x)] if key in shapes]
-            if len(names) != 1 or shapes[names[0]][1] != tuple(x.shape):
-                raise CannotDeferError(
-                    f"its files do not have {places[id(x)][0]} once in this shape"
-                )
-            stored[name] = Stored(shapes[names[0]][0], names[0], x.dtype)
-        if stored:
-            setattr(module, ATTRIBUTE, stored)
+        own = {name: found[id(x)] for name, x in module._parameters.items() if x is not None}
+        if own:
+            setattr(module, ATTRIBUTE, own)
+
+
+def _convert(model: PreTrainedModel, tensors: Mapping[str, Stored]) -> dict[str, Place]:
+    """Return the places of weights by their names in the network: rename and merge the tensors of
+    the files as `from_pretrained` does.
+
+    Raises:
+        CannotDeferError: transformers does more with a weight than to stack experts along a new
+        first dimension and to concatenate their matrices.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    try:
+        from transformers.core_model_loading import (
+            Concatenate,
+            MergeModulelist,
+            WeightConverter,
+            dot_natural_key,
+            rename_source_key,
+        )
+    except ImportError as error:
+        raise CannotDeferError("this version of transformers converts weights otherwise") from error
+    names = model.state_dict().keys()
+    conversions = get_model_conversion_mapping(model)
+    converters = [x for x in conversions if isinstance(x, WeightConverter)]
+    renamings = [x for x in conversions if not isinstance(x, WeightConverter)]
+    sources: dict[str, dict[str | None, list[Stored]]] = {}
+    for key in sorted(tensors, key=dot_natural_key):  # in this order experts are merged
+        name, pattern = rename_source_key(key, renamings, converters)
+        if name in names:
+            sources.setdefault(name, {}).setdefault(pattern, []).append(tensors[key])
+    # as in from_pretrained: files that are saved later get the same names
+    model._weight_conversions = [x for x in conversions if x.was_used()]
+    by_patterns = {frozenset(x.source_patterns): x for x in converters}
+    places: dict[str, Place] = {}
+    for name, groups in sources.items():
+        if None in groups:
+            if len(groups) == len(groups[None]) == 1:
+                places[name] = groups[None][0]
+            continue
+        converter = by_patterns.get(frozenset(groups))
+        operations = getattr(converter, "operations", ())
+        # subclasses may do something else
+        kinds = [type(operation) for operation in operations]
+        dims = [getattr(operation, "dim", None) for operation in operations]
+        expected = [MergeModulelist] if len(groups) == 1 else [MergeModulelist, Concatenate]
+        if converter is None or kinds != expected or dims not in ([0], [0, 1], [0, 2]):
+            raise CannotDeferError(f"transformers converts {name}")
+        ordered = [groups[pattern] for pattern in converter.source_patterns]
+        places[name] = _merge(name, ordered, dim=dims[-1] or 1)
+    return places
+
+
+def _merge(name: str, groups: Sequence[Sequence[Stored]], dim: int) -> StoredExperts:
+    """Return the place of a weight: the tensors of each group, one for each expert, are stacked
+    along a new first dimension, and then the groups are concatenated along dimension `dim`.
+
+    Raises:
+        CannotDeferError: the tensors do not fit together.
+    """
+    try:
+        stacked = []
+        for group in groups:
+            matrices = [torch.empty(x.shape, device="meta") for x in group]
+            stacked.append(torch.stack(matrices))
+        shape = tuple(torch.cat(stacked, dim).shape)
+    except (RuntimeError, IndexError) as error:
+        raise CannotDeferError(f"its files do not have all experts of {name}") from error
+    return StoredExperts(tuple(zip(*groups, strict=True)), dim - 1, shape)
 
 
 def initialize_buffers(model: PreTrainedModel) -> None:
@@ -216,6 +324,18 @@ def initialize_buffers(model: PreTrainedModel) -> None:
         raise CannotDeferError("transformers does not compute its buffers")
 
 
+def _read_buffers(model: PreTrainedModel, places: Mapping[str, Place]) -> None:
+    """Read the buffers that are saved, such as biases of routers, which are small and not
+    sharded."""
+    saved = model.state_dict().keys()
+    for name, buffer in list(model.named_buffers()):
+        if name in saved:
+            parent, _, own_name = name.rpartition(".")
+            values = torch.empty_like(buffer, device="cpu")
+            places[name].read_into(values)
+            model.get_submodule(parent)._buffers[own_name] = values
+
+
 def _generation_config(name: str, options: Mapping[str, Any]) -> Any:
     from transformers import GenerationConfig
 
@@ -229,24 +349,31 @@ def _generation_config(name: str, options: Mapping[str, Any]) -> Any:
 
 def share_weights(network: nn.Module, copy: nn.Module) -> None:
     """Let `copy`, a network on the meta device with the modules of `network`, read the same
-    weights."""
+    weights, and copy the buffers that are saved."""
     for name, module in network.named_modules():
         stored = {}
         for key, place in _places(module).items():
             parameter = module._parameters[key]
             assert parameter is not None
             stored[key] = replace(place, dtype=parameter.dtype)
+        other = copy.get_submodule(name)
         if stored:
-            setattr(copy.get_submodule(name), ATTRIBUTE, stored)
+            setattr(other, ATTRIBUTE, stored)
+        for key, buffer in module.named_buffers(recurse=False):
+            if key not in module._non_persistent_buffers_set:
+                other._buffers[key] = buffer.to(getattr(other, key).dtype, copy=True)
 
 
 def first_values(network: nn.Module, num: int) -> dict[int, Tensor]:
     """Return the first `num` values of each weight that has not been read, by the `id` of the
     parameter."""
     values = {}
-    for key, (parameter, stored) in _unread(network).items():
-        rows = slice(-(-num // max(1, math.prod(parameter.shape[1:]))))
-        values[key] = stored.read(rows).flatten()[:num]
+    for key, (_, stored) in _unread(network).items():
+        num_rows = -(-num // max(1, math.prod(stored.shape[1:])))
+        shape = [min(num_rows, size) for size in stored.shape[:1]]
+        rows = torch.empty((*shape, *stored.shape[1:]), dtype=stored.dtype, device="cpu")
+        stored.read_into(rows)
+        values[key] = rows.flatten()[:num]
     return values
 
 
@@ -302,7 +429,7 @@ def warn_of_whole_networks(reason: str, name: str = "") -> None:
         )
 
 
-def _unread(network: nn.Module) -> dict[int, tuple[nn.Parameter, Stored]]:
+def _unread(network: nn.Module) -> dict[int, tuple[nn.Parameter, Place]]:
     """Return the weights that have not been read, by `id`; tied weights are one parameter."""
     unread = {}
     for module in network.modules():
@@ -313,19 +440,18 @@ def _unread(network: nn.Module) -> dict[int, tuple[nn.Parameter, Stored]]:
     return unread
 
 
-def _places(module: nn.Module) -> dict[str, Stored]:
+def _places(module: nn.Module) -> dict[str, Place]:
     """Return the places of a module's own weights that have not been read, by name."""
-    places: dict[str, Stored] = vars(module).get(ATTRIBUTE, {})
+    places: dict[str, Place] = vars(module).get(ATTRIBUTE, {})
     return places
 
 
-def _load(parameter: nn.Parameter, stored: Stored, device: torch.device | str) -> nn.Parameter:
+def _load(parameter: nn.Parameter, stored: Place, device: torch.device | str) -> nn.Parameter:
     values = torch.empty_like(parameter, device=device, requires_grad=False)
+    own, start = values, 0
     if isinstance(values, DTensor):
         (chunk,) = values.__create_chunk_list__()  # type: ignore[no-untyped-call]
-        if chunk.sizes[0]:
-            start = chunk.offsets[0]
-            values.to_local().copy_(stored.read(slice(start, start + chunk.sizes[0])))
-    else:
-        values.copy_(stored.read())
+        own, start = values.to_local(), chunk.offsets[0]
+    if own.numel():
+        stored.read_into(own, start)
     return nn.Parameter(values, requires_grad=parameter.requires_grad)

@@ -156,10 +156,7 @@ class HuggingFace:
             return self._policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer)
         if deferred.is_enabled() and self.quantization is None:
             try:
-                policy = self._policy(deferred.build(name, config, settings, source), tokenizer)
-                if policy.is_mixture:
-                    raise deferred.CannotDeferError("it is a mixture of experts")
-                return policy
+                return self._policy(deferred.build(name, config, settings, source), tokenizer)
             except deferred.CannotDeferError as error:
                 problem = str(error)
         if not self.allow_pickle:

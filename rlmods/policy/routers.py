@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from rlmods.distributed.deferred import CannotDeferError, is_deferred
 from rlmods.types import RoutedExperts, TokenInts
 
 
@@ -48,6 +50,10 @@ class Routers:
     something else or does not accept given experts.
 
     They are accessed by forward hooks, which do nothing outside `trace`.
+
+    Raises:
+        CannotDeferError: the model's weights have not been read, and the routers need more than
+        hidden states.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -63,6 +69,8 @@ class Routers:
             for layer, module in enumerate(self.modules)
         ]
         if self.modules and not self._probe(model):
+            if is_deferred(model):
+                raise CannotDeferError("its routers cannot be tried without weights")
             name = type(self.modules[0]).__name__
             warnings.warn(
                 f"policy: routers of type {name} are not supported: no router metrics, and "
@@ -129,15 +137,18 @@ class Routers:
     @torch.no_grad()
     def _probe(self, model: PreTrainedModel) -> bool:
         """Return True if every router can be recorded and replayed: it uses given experts instead
-        of its own, with weights above 0."""
+        of its own, with weights above 0. Routers whose weights have not been read run alone."""
         device = next(model.parameters()).device
         ids = torch.arange(4, device=device)[None] % model.config.get_text_config().vocab_size
-        if ids.is_meta:  # no values to compare
+        if ids.is_meta and not is_deferred(model):  # no values to compare
             return True
 
         def run(routed_experts: Tensor | None = None) -> RouterTrace:
             with self.trace(routed_experts, logits=True) as trace:
-                model.base_model(input_ids=ids, use_cache=False)
+                if ids.is_meta:
+                    self._run_alone(model)
+                else:
+                    model.base_model(input_ids=ids, use_cache=False)
             return trace
 
         live = run()
@@ -152,6 +163,25 @@ class Routers:
             if not bool((experts == routed_experts[0, :, i]).all() and (weights > 0).all()):
                 return False
         return True
+
+    def _run_alone(self, model: PreTrainedModel) -> None:
+        """Run routers with random weights on the random hidden states of four tokens, until one is
+        not supported."""
+        generator = torch.Generator().manual_seed(0)
+        size = model.config.get_text_config().hidden_size
+        hidden = torch.randn(4, size, generator=generator).to(model.dtype)
+        for module in self.modules:
+            values = {}
+            for name, x in module.state_dict().items():
+                # logits near 1: gating weights must not underflow
+                random = torch.randn(x.shape, generator=generator) / size**0.5
+                values[name] = random.to(x.dtype)
+            try:
+                output = functional_call(module, values, (hidden,))
+            except Exception:  # it may need anything else
+                return
+            if not _is_supported(output):
+                return
 
 
 class RouterReplay:

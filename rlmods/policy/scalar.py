@@ -261,8 +261,8 @@ class ScalarModel(TokenizerMixin, nn.Module):
         # which may be the end of text.
         model.config.pad_token_id = pad_id
         if deferred:
-            share_weights(policy.model.base_model, model.base_model)
             initialize_buffers(model)
+            share_weights(policy.model.base_model, model.base_model)
             model.score.to_empty(device="cpu")
         else:
             prefix = f"{policy.model.base_model_prefix}."

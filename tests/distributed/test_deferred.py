@@ -23,6 +23,14 @@ from transformers import (
     PreTrainedConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
+    conversion_mapping,
+    core_model_loading,
+)
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    Transpose,
+    WeightConverter,
 )
 
 from rlmods.adapter import LoRA
@@ -35,10 +43,10 @@ from rlmods.policy.files import fingerprint
 from rlmods.policy.hf import load
 from rlmods.policy.tiny import Tiny, character_tokenizer
 from rlmods.reference import Model
-from tests.support import ranks
+from tests.support import mixtures, ranks
 from tests.support.composed import composed
 from tests.support.deferred_ranks import LARGE
-from tests.support.mixtures import mixture
+from tests.support.mixtures import routes
 
 SIZES: dict[str, Any] = {
     "vocab_size": 103,
@@ -81,6 +89,19 @@ MODELS: dict[str, Callable[[], Any]] = {
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**SMALL_GPT2)),
     "opt": lambda: OPTForCausalLM(OPTConfig(**SMALL_OPT, word_embed_proj_dim=32)),
 }
+MANY_EXPERTS = {"num_experts": 11, "hidden_size": 16, "moe_intermediate_size": 8}
+"""More experts than one digit counts. The first values of a weight, whose hash is the fingerprint,
+are those of several experts."""
+MIXTURES: dict[str, Callable[[], Any]] = {
+    "qwen3_moe": lambda: mixtures.random_model("qwen3", **MANY_EXPERTS),
+    "tied experts": lambda: mixtures.random_model("qwen3", tie_word_embeddings=True),
+    "mixtral": lambda: mixtures.random_model("mixtral"),
+    "olmoe": lambda: mixtures.random_model("olmoe"),
+    "qwen2_moe": lambda: mixtures.random_model("qwen2"),
+    "deepseek_v3": lambda: mixtures.random_model("deepseek_v3"),
+    "gpt_oss": lambda: mixtures.random_model("gpt_oss"),
+}
+MODELS |= MIXTURES
 
 
 def save(model: Any, folder: Path, **options: Any) -> Path:
@@ -150,6 +171,58 @@ class TestBuild:
         tokens, mask = torch.tensor([[3, 4, 5]]), torch.tensor([[False, True, True]])
         assert torch.equal(made(tokens, mask).logprobs, loaded(tokens, mask).logprobs)
 
+    @pytest.mark.parametrize("kind", [kind for kind in MIXTURES if kind != "gpt_oss"])
+    @pytest.mark.parametrize("merged", [False, True])
+    def test_experts(self, kind: str, merged: bool, tmp_path: Path) -> None:
+        """The files have the experts one by one, or in one tensor. What is exported has the names
+        of these files."""
+        save(MIXTURES[kind](), tmp_path / "model", save_original_format=not merged)
+        stored = load_file(tmp_path / "model" / "model.safetensors")
+        assert any(".experts.7." in name for name in stored) != merged
+        loaded, made = both(lambda: load(tmp_path / "model"))
+        assert deferred.is_deferred(made)
+        assert made.is_mixture
+        for count in ("num_experts", "num_chosen"):
+            assert getattr(made.routers, count) == getattr(loaded.routers, count)
+        deferred.read(made)
+        assert_same(loaded, made)
+        made.check()
+        tokens, mask = torch.tensor([[3, 4, 5]]), torch.tensor([[False, True, True]])
+        outputs = [x(tokens, mask, routed_experts=routes(x, tokens)) for x in (loaded, made)]
+        assert torch.equal(outputs[1].logprobs, outputs[0].logprobs)
+        assert torch.equal(outputs[1].routed_experts, outputs[0].routed_experts)
+        made.export(tmp_path / "export")
+        exported = load_file(tmp_path / "export" / "model.safetensors")
+        assert exported.keys() == stored.keys()
+        assert all(torch.equal(x, stored[name]) for name, x in exported.items())
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_a_rank_reads_its_experts_one_matrix_at_a_time(
+        self, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        save(MIXTURES["qwen3_moe"](), tmp_path)
+        loaded, made = both(lambda: load(tmp_path, dtype=dtype))
+        sizes, files, read = [], set(), deferred.Stored.read
+
+        def count(self: deferred.Stored, file: Any, rows: slice | None = None) -> torch.Tensor:
+            values = read(self, file, rows)
+            sizes.append(values.numel())
+            files.add(file)
+            return values
+
+        monkeypatch.setattr(deferred.Stored, "read", count)
+        experts = made.model.model.layers[1].mlp.experts
+        for name, num_matrices in (("gate_up_proj", 2), ("down_proj", 1)):
+            stored = vars(experts)[deferred.ATTRIBUTE][name]
+            values = torch.empty(4, *stored.shape[1:])
+            stored.read_into(values, start=6)
+            expected = loaded.model.get_submodule("model.layers.1.mlp.experts").get_parameter(name)
+            assert torch.equal(values, expected[6:10].float())
+            assert sizes == [8 * 16] * 4 * num_matrices
+            assert len(files) == 1  # opened once
+            sizes.clear()
+            files.clear()
+
     def test_several_files(self, tmp_path: Path) -> None:
         save(MODELS["llama"](), tmp_path, max_shard_size="20KB")
         assert len(list(tmp_path.glob("*.safetensors"))) > 2
@@ -196,13 +269,25 @@ class TestCopies:
         ],
         ids=["copy", "reference", "critic", "critic of 16 bits", "adapter"],
     )
-    def test_equals_a_copy_of_loaded_weights(self, copied: Any, dtype: str, folder: Path) -> None:
+    @pytest.mark.parametrize("kind", ["tied", "qwen3_moe", "mixtral"])
+    def test_equals_a_copy_of_loaded_weights(
+        self, copied: Any, dtype: str, kind: str, tmp_path: Path
+    ) -> None:
+        folder = save(MODELS[kind](), tmp_path / "model")
         loaded, made = both(lambda: copied(load(folder, dtype=dtype)))
         assert deferred.is_deferred(made)
         assert fingerprint(made) == fingerprint(loaded)
         assert getattr(made, "base_fingerprint", None) == getattr(loaded, "base_fingerprint", None)
         deferred.read(made)
         assert_same(loaded, made)
+
+    def test_saved_buffers(self, tmp_path: Path) -> None:
+        """Biases of routers."""
+        save(MODELS["deepseek_v3"](), tmp_path)
+        for copied in (Policy.frozen_copy, ScalarModel.from_policy):
+            loaded, made = both(lambda copied=copied: copied(load(tmp_path)))
+            deferred.read(made)
+            assert_same(loaded, made)
 
     def test_a_second_adapter(self, folder: Path) -> None:
         loaded, made = both(lambda: LoRA(rank=4)(load(folder)).frozen_copy())
@@ -255,10 +340,82 @@ class TestFullLoad:
         )
         self.assert_loads(r"its files do not have model.embed_tokens.weight once .*", name=folder)
 
-    @pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])
-    def test_experts(self, kind: str, tmp_path: Path) -> None:
-        mixture(kind).export(tmp_path)
-        self.assert_loads(".*", name=tmp_path)
+    @pytest.mark.parametrize(
+        "operations",
+        [
+            [MergeModulelist(0), Concatenate(1), Transpose(0, 1)],
+            [MergeModulelist(0), Concatenate(0)],
+            [MergeModulelist(1), Concatenate(1)],
+            [type("Other", (MergeModulelist,), {})(0), Concatenate(1)],
+            [Concatenate(1)],
+        ],
+        ids=str,
+    )
+    def test_other_conversions(
+        self, operations: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        save(MIXTURES["qwen3_moe"](), tmp_path)
+        mapping = conversion_mapping.get_model_conversion_mapping
+
+        def changed(model: nn.Module) -> Any:
+            conversions = mapping(model)
+            converter = next(x for x in conversions if isinstance(x, WeightConverter))
+            converter.operations = operations
+            return conversions
+
+        monkeypatch.setattr(conversion_mapping, "get_model_conversion_mapping", changed)
+        name = "model.layers.0.mlp.experts.gate_up_proj"
+        self.assert_loads(f"transformers converts {name}", name=tmp_path)
+
+    def test_another_version_of_transformers(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        save(MIXTURES["qwen3_moe"](), tmp_path)
+        monkeypatch.delattr(core_model_loading, "Concatenate")
+        reason = "this version of transformers converts weights otherwise"
+        self.assert_loads(reason, name=tmp_path)
+
+    def test_experts_twice(self, tmp_path: Path) -> None:
+        """One by one, and in one tensor, of which transformers takes one."""
+        model = MIXTURES["qwen3_moe"]()
+        save(model, tmp_path)
+        file = tmp_path / "model.safetensors"
+        save_file(load_file(file) | model.state_dict(), file, {"format": "pt"})
+        with pytest.raises(deferred.CannotDeferError, match="gate_up_proj once"):
+            deferred.build(str(tmp_path), model.config, {"dtype": torch.float32}, {})
+
+    @pytest.mark.parametrize("missing", [".experts.3.up_proj.weight", ".experts.10."])
+    def test_missing_experts(self, missing: str, tmp_path: Path) -> None:
+        save(MIXTURES["qwen3_moe"](), tmp_path)
+        file = tmp_path / "model.safetensors"
+        kept = {name: x for name, x in load_file(file).items() if missing not in name}
+        save_file(kept, file, {"format": "pt"})
+        messages = []
+        for defer in (False, True):
+            with deferred.defer_loading(defer), pytest.raises(UserError) as error:
+                load(tmp_path)
+            messages.append(str(error.value))
+        assert messages[0] == messages[1]
+
+    @pytest.mark.parametrize("answer", ["an error", "logits only"])
+    def test_routers_that_do_not_run_alone(
+        self, answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        save(MIXTURES["qwen3_moe"](), tmp_path)
+        router = type(load(tmp_path).routers.modules[0])
+        forward, alone = router.forward, []
+
+        def changed(self: Any, hidden: torch.Tensor) -> Any:
+            if isinstance(self.weight, nn.Parameter):
+                return forward(self, hidden)
+            alone.append(self)
+            if answer == "an error":
+                raise TypeError
+            return hidden
+
+        monkeypatch.setattr(router, "forward", changed)
+        self.assert_loads("its routers cannot be tried without weights", name=tmp_path)
+        assert len(alone) == 2  # the first router in each of two loads: it may be large
 
     def test_pickle(self, folder: Path) -> None:
         torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
@@ -345,4 +502,11 @@ class TestRun:
         model = LlamaForCausalLM(LlamaConfig(**large))
         assert sum(x.numel() for x in model.parameters()) >= LARGE
         save(model, tmp_path / "large")
+        save(mixtures.random_model("mixtral", num_local_experts=3), tmp_path / "experts")
+        alone = {"num_experts": 1, "num_experts_per_tok": 1, "tie_word_embeddings": True}
+        save(mixtures.random_model(**alone).bfloat16(), tmp_path / "one expert")
+        sizes = {"hidden_size": 512, "moe_intermediate_size": 232, "num_experts": 16}
+        experts = mixtures.random_model(**sizes)
+        assert sum(x.numel() for x in experts.parameters()) >= LARGE
+        save(experts, tmp_path / "large experts")
         ranks.run("tests.support.deferred_ranks", [str(tmp_path)], timeout_s=540)

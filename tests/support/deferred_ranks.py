@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,7 +31,7 @@ NETWORKS: dict[str, Callable[[Policy], nn.Module]] = {
 }
 MESHES = {"all ranks": (2, 1, False), "replicas": (1, 2, False), "offload": (2, 1, True)}
 """Ranks of one copy of the network, copies, and offload."""
-RUNS = ("ppo", "ppo lora", "reward_model")
+RUNS = ("ppo", "ppo lora", "reward_model", "experts replayed")
 LARGE = 2**24
 """Parameters of the model of which the memory is measured."""
 
@@ -54,8 +55,8 @@ def check_network(folder: Path, kind: str, mesh: str) -> None:
     """Weights, buffers, ties and gradients are the same, and a rank reads its own rows only."""
     loaded, num_read, read = network(folder, kind, mesh, defer=False), [], deferred.Stored.read
 
-    def count(self: deferred.Stored, rows: slice | None = None) -> torch.Tensor:
-        values = read(self, rows)
+    def count(self: deferred.Stored, file: Any, rows: slice | None = None) -> torch.Tensor:
+        values = read(self, file, rows)
         num_read.append(values.numel())
         return values
 
@@ -125,12 +126,13 @@ def main(folder: Path) -> None:
     if os.access("/proc/self/clear_refs", os.W_OK):
         # what the first use of libraries takes
         network(folder / "bfloat16", "policy", "all ranks", defer=False)
-        peaks = {
-            defer: peak_bytes(folder / "large", defer) / (4 * LARGE) for defer in (True, False)
-        }
-        print("peak, in copies of the model:", peaks)
-        assert peaks[True] < 0.8 < 1 < peaks[False], peaks
-    for model in ("bfloat16", "files"):
+        for model in ("large", "large experts"):
+            peaks = {}
+            for defer in (True, False):
+                peaks[defer] = peak_bytes(folder / model, defer) / (4 * LARGE)
+            print(f"peak of {model}, in copies of the model:", peaks)
+            assert peaks[True] < 0.8 < 1 < peaks[False], peaks
+    for model in ("bfloat16", "files", "experts", "one expert"):
         for kind in NETWORKS:
             check_network(folder / model, kind, "all ranks")
     for mesh in ("replicas", "offload"):

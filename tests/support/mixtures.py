@@ -64,16 +64,24 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 groups, a dense first layer."""
 
 
-def mixture(kind: str = "qwen3", seed: int = 0, **options: Any) -> Policy:
-    """Return a policy with random weights, large enough that experts differ."""
-    config_class, model_class, sizes = KINDS[kind]
+def random_model(kind: str = "qwen3", seed: int = 0, **sizes: Any) -> Any:
+    """Return a model with random weights, large enough that experts differ."""
+    config_class, model_class, own_sizes = KINDS[kind]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = model_class(config_class(**SHAPE | sizes))
-        for x in model.parameters():
+        made = model_class(config_class(**SHAPE | own_sizes | sizes))
+        for x in made.parameters():
             if x.ndim > 1:
                 x.data.normal_(std=0.25)
-    return Policy(model, character_tokenizer(), **options)
+        for name, x in made.named_buffers():
+            if name.endswith("bias"):  # of a router
+                x.normal_(std=0.25)
+    return made
+
+
+def mixture(kind: str = "qwen3", seed: int = 0, **options: Any) -> Policy:
+    """Return a policy with random weights."""
+    return Policy(random_model(kind, seed), character_tokenizer(), **options)
 
 
 def routes(policy: Policy, tokens: torch.Tensor, seed: int = 0) -> torch.Tensor:
