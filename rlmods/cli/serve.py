@@ -16,6 +16,7 @@ its weights before it samples.
     cache_gib=null          size of the key-value cache; null: vLLM chooses, or 1 without a GPU
     lora_rank=0             largest rank of an adapter, for rollout.adapter_only=true: 8, 16, 32,
                             64, 128, 256, ...; 0: none
+    transfer=files          nccl: receive weights by NCCL, for rollout.transfer=nccl
 
 What follows `--` is passed on to `vllm serve`. Stop it with Ctrl-C.
 """
@@ -27,6 +28,7 @@ from rlmods.errors import UserError, print_usage
 print_usage(__name__, __doc__)
 
 import itertools
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,6 +64,7 @@ class ServeSettings:
     max_length: int | None = None
     cache_gib: float | None = None
     lora_rank: int = 0
+    transfer: Literal["files", "nccl"] = "files"
 
 
 def data_type(settings: ServeSettings, policy: Policy) -> str:
@@ -91,6 +94,8 @@ def flags(settings: ServeSettings, policy: Policy, folder: Path) -> list[str]:
         named["kv-cache-memory-bytes"] = int(cache_gib * 2**30)
     if settings.lora_rank:
         named["max-lora-rank"] = settings.lora_rank
+    if settings.transfer == "nccl":
+        named["weight-transfer-config"] = json.dumps({"backend": "nccl"})
     arguments = ["--model", str(folder)]
     for name, value in named.items():
         arguments += [f"--{name}", str(value)]

@@ -112,15 +112,15 @@ class Endpoint:
         """
         return self.parse(self.send(body, deadline))
 
-    def send(self, body: dict[str, Any], deadline: float = math.inf) -> bytes:
-        """Return the reply to one request.
+    def send(self, body: dict[str, Any] | None, deadline: float = math.inf) -> bytes:
+        """Return the reply to one request: a GET request if there is no body.
 
         Raises:
             NoReplyError: as `post`, unless the reply is not JSON.
         """
         response = self._send(body, deadline)
         if response.status_code != 200:
-            raise self._rejection(response, str(body.get("model")))
+            raise self._rejection(response, str((body or {}).get("model")))
         return response.content
 
     def parse(self, reply: bytes) -> Any:
@@ -160,14 +160,15 @@ class Endpoint:
         """API key from the environment, "" if there is none."""
         return os.environ.get(self.key_variable or "", "").strip()
 
-    def _send(self, body: dict[str, Any], deadline: float) -> httpx2.Response:
+    def _send(self, body: dict[str, Any] | None, deadline: float) -> httpx2.Response:
+        method = "GET" if body is None else "POST"
         limit_s = max(0.001, min(self.timeout_s, deadline - time.monotonic()))
         headers = {"Accept-Encoding": "identity"}  # a small reply cannot unpack to a large one
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         try:
-            return httpx2.post(
-                self.address, json=body, headers=headers, timeout=limit_s, verify=_tls()
+            return httpx2.request(
+                method, self.address, json=body, headers=headers, timeout=limit_s, verify=_tls()
             )
         except httpx2.TimeoutException as error:
             raise NoReplyError("timed out", "timeouts") from error

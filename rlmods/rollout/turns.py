@@ -343,3 +343,4 @@ class Threads:
                     future.set_result(function())
                 except BaseException as error:  # raised by `Future.result` in the thread that waits
                     future.set_exception(error)
+            del call, future, function  # a thread that waits keeps no arguments

@@ -23,13 +23,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlmods.distributed.collectives import all_gather, is_first_rank
-from rlmods.distributed.sharding import FullState
+from rlmods.distributed.sharding import FullState, device_of
 from rlmods.errors import UserError, in_one_line
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.needs import RolloutNeeds
 from rlmods.policy.adapted import ADAPTER_WEIGHTS, AdaptedPolicy
 from rlmods.policy.base import Policy
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
+from rlmods.rollout.broadcast import Broadcast, chunks
 from rlmods.rollout.external import (
     Completion,
     Request,
@@ -39,6 +40,7 @@ from rlmods.rollout.external import (
     full_weights,
     shared,
 )
+from rlmods.rollout.nccl import library
 from rlmods.rollout.turns import Threads
 from rlmods.settings.bounds import Count, NonNegative, NonNegativeInt, Positive
 
@@ -49,10 +51,9 @@ class VLLMServer(TokenRollout):
     before training.
 
     Prompts are distributed among the servers as these become free; prompts and responses are sent
-    as token ids. `sync` writes the weights to files, from which every server loads them, and names
-    their version, which each response repeats. A request that fails is repeated, then the server is
-    left out until the next sync and its prompts go to the others. Responses depend on what those of
-    `rollout=vllm` do.
+    as token ids. `sync` sends the weights, in files or by NCCL, and names their version, which each
+    response repeats. A request that fails is repeated, then the server is left out until the next
+    sync and its prompts go to the others. Responses depend on what those of `rollout=vllm` do.
 
     Raises: UserError for a field that is missing; while training, if no server is
     left, a server rejects a request, or one has other weights than it was given."""
@@ -61,13 +62,17 @@ class VLLMServer(TokenRollout):
     """Temperature of the samples; 0: greedy."""
     urls: Sequence[str] = ()
     """Addresses of the servers: [http://HOST:PORT, ...]."""
+    transfer: Literal["files", "nccl"] = "files"
+    """How the weights are sent. files: in files in `folder`; nccl: from the GPU of rank 0 to the
+    GPUs of the servers, which were started with `transfer=nccl`."""
     folder: str | None = None
-    """Folder for the weights, which the servers read: on a shared file system if they are on other
-    machines. null: a temporary folder, in memory where the system has one."""
+    """Folder for the weights with transfer=files, which the servers read: on a shared file system
+    if they are on other machines. null: a temporary folder, in memory where the system has one."""
     key_variable: str | None = "VLLM_API_KEY"
     """Environment variable that holds the servers' API key. No key is sent if it is not set."""
     timeout_s: Positive = 600.0
-    """Time limit of a request for the responses to one prompt, and of loading weights."""
+    """Time limit of a request for the responses to one prompt, and of loading weights. With
+    transfer=nccl: of joining, and of receiving each chunk."""
     retries: NonNegativeInt = 2
     """Number of further tries of a failed request on the same server."""
     backoff_s: NonNegative = 1.0
@@ -98,14 +103,21 @@ class VLLMServer(TokenRollout):
                 "rollout=vllm_server needs addresses of servers: type "
                 "'rollout.urls=[http://HOST:PORT]'"
             )
+        if self.adapter_only and self.transfer == "nccl":
+            raise UserError(
+                "rollout.adapter_only=true sends an adapter, which vLLM reads from a file: type "
+                "rollout.transfer=files"
+            )
         super().__post_init__()
 
     def check_policy(self, policy: Policy) -> None:
-        """Check that there is an adapter if it alone is to be sent.
+        """Check that there is an adapter if it alone is to be sent, and NCCL if it is to be used.
 
         Raises:
             UserError: there is none.
         """
+        if self.transfer == "nccl":
+            library()
         if self.adapter_only and not isinstance(policy, AdaptedPolicy):
             raise UserError(
                 "rollout.adapter_only=true sends an adapter, and the policy has none: type "
@@ -128,7 +140,7 @@ class VLLMServer(TokenRollout):
     @property
     def _servers(self) -> Servers:
         limits = (self.timeout_s, self.retries, self.backoff_s, self.concurrency)
-        sent = (self.folder, self.dtype, self.adapter_only)
+        sent = (self.transfer, self.folder, self.dtype, self.adapter_only)
         key = ("vllm_server", self.urls, self.key_variable, *sent, *limits)
         return shared(key, lambda: Servers(replace(self)))
 
@@ -145,6 +157,13 @@ MEMORY = Path("/dev/shm")
 PREFIX = "rlmods-weights-"
 MAX_AGE_S = 3600.0
 """Age of a folder in memory from which on its process was killed: no transfer takes as long."""
+INFO_S = 10.0
+"""Time limit of a request for a server's version. A server whose workers hang does not answer."""
+REPEATABLE = (
+    *("/weight_info", "/get_world_size", "/pause", "/resume"),
+    *("/reset_prefix_cache", "/update_weight_version"),
+)
+"""Requests of a transfer by NCCL that may be received twice."""
 T = TypeVar("T")
 Call = tuple[str, Mapping[str, object], Callable[[Endpoint, bytes], None]]
 """Path of a request for new weights, its body, and the check of its reply."""
@@ -159,10 +178,10 @@ class Servers:
         self._versions = Versions()
         self._available: tuple[str, ...] = ()
         """Servers with the current weights."""
+        self._broadcast = Broadcast(self._request, settings.timeout_s)
 
     def load(self, policy: Policy, iteration: int) -> None:
-        """Write the weights to files and make every server load them that does not have them. Every
-        rank calls this."""
+        """Send the weights to every server that does not have them. Every rank calls this."""
         is_changed = self._versions.update(policy, iteration)
         ranks = all_gather((is_changed, self._available, self._versions.name))
         targets = list(self.settings.urls)
@@ -172,7 +191,8 @@ class Servers:
         if not targets:
             return
         self.version = ranks[0][2]
-        problems = all_gather(self._transfer(policy, targets))[0]
+        send = self._send_by_nccl if self.settings.transfer == "nccl" else self._send_in_files
+        problems = all_gather(send(policy, targets))[0]
         self._available = tuple(url for url in self.settings.urls if url not in problems)
         if not self._available:
             self._versions.forget()
@@ -261,7 +281,7 @@ class Servers:
     def _ask(
         self,
         endpoint: Endpoint,
-        body: Mapping[str, object],
+        body: Mapping[str, object] | None,
         read: Callable[[Endpoint, bytes], T],
         stop: threading.Event,
     ) -> T:
@@ -280,7 +300,25 @@ class Servers:
                     raise
         raise AssertionError("unreachable")
 
-    def _transfer(self, policy: Policy, urls: Sequence[str]) -> dict[str, str]:
+    def _request(self, url: str, path: str, body: Mapping[str, object] | None) -> Any:
+        """As `_ask`. A request without a body is a GET request."""
+        endpoint = self._endpoint(url, path)
+        if path not in REPEATABLE:
+            endpoint = replace(endpoint, retries=0)
+        if path == "/weight_info":
+            endpoint = replace(endpoint, timeout_s=min(INFO_S, endpoint.timeout_s))
+        return self._ask(endpoint, body, Endpoint.parse, threading.Event())
+
+    def _send_by_nccl(self, policy: Policy, urls: Sequence[str]) -> dict[str, str]:
+        """Send the weights to these servers from the first rank. Returns the problem of each server
+        that does not have them. Every rank takes part: it gathers sharded weights."""
+        device = device_of(policy.model)
+        dtype = getattr(torch, self.settings.dtype or "", None)
+        targets = urls if is_first_rank() else []
+        parts = chunks(full_weights(policy), dtype, device)
+        return self._broadcast.send(parts, targets, self.version, device)
+
+    def _send_in_files(self, policy: Policy, urls: Sequence[str]) -> dict[str, str]:
         """Write the weights to a new folder, and make these servers load them. Returns the problem
         of each server that did not. Every rank takes part, also after an error of the first one: it
         gathers sharded weights."""
@@ -348,15 +386,15 @@ class Servers:
         return ""
 
 
-def _post(endpoint: Endpoint, body: Mapping[str, object]) -> bytes:
-    """Return the reply to a request.
+def _post(endpoint: Endpoint, body: Mapping[str, object] | None) -> bytes:
+    """Return the reply to a request: a GET request if there is no body.
 
     Raises:
         NoReplyError: there is none, which may be temporary.
         UserError: the server rejects the request, and would again.
     """
     try:
-        return endpoint.send(dict(body))
+        return endpoint.send(None if body is None else dict(body))
     except NoReplyError as error:
         if not error.final:
             raise

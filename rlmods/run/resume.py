@@ -27,6 +27,7 @@ CHANGEABLE_KEYS = (
     "policy.compile",
     "rollout.urls",
     "rollout.folder",
+    "rollout.transfer",
     "rollout.timeout_s",
     "rollout.retries",
     "rollout.backoff_s",

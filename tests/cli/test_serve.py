@@ -149,6 +149,9 @@ def test_flags_are_those_that_the_trainer_needs(tmp_path: Path) -> None:
     assert "--enable-scale-out" in given
     plain = pairs(flags(ServeSettings(), policy, tmp_path))
     assert (plain["--dtype"], plain["--max-model-len"]) == ("float32", str(policy.context_length))
+    assert "--weight-transfer-config" not in plain
+    receives = pairs(flags(ServeSettings(transfer="nccl"), policy, tmp_path))
+    assert json.loads(receives["--weight-transfer-config"]) == {"backend": "nccl"}
 
 
 @pytest.mark.parametrize(
@@ -156,6 +159,7 @@ def test_flags_are_those_that_the_trainer_needs(tmp_path: Path) -> None:
     [
         (["port=http"], r"^port=http: must be a whole number$"),
         (["dtype=int8"], r"^dtype=int8: must be one of float32, bfloat16, float16 or null$"),
+        (["transfer=gloo"], r"^transfer=gloo: must be one of files, nccl$"),
         (["policy=nothing"], r"policy=nothing"),
     ],
 )

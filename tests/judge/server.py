@@ -42,8 +42,13 @@ def serve(script: Script) -> Iterator[RequestLog]:
     log, lock = RequestLog(), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer({})
+
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def answer(self, body: dict[str, Any]) -> None:
             with lock:
                 number = len(log.bodies)
                 log.bodies.append(body)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from rlmods.rollout.vllm_server import UNSYNCED
 from tests.judge.server import RequestLog, serve
+from tests.rollout.receiver import Receiver
 
 Change = Callable[["StandIn", dict[str, Any], dict[str, Any]], Any]
 """Called with the server, a request for responses and the ordinary reply; returns the reply to
@@ -35,16 +36,34 @@ class StandIn:
         self.adapter_name: str | None = None
         """Model that requests must name."""
         self.adapter_reply = (200, b"Success: LoRA adapter added.")
+        self.fails_once: str | None = None
+        """Path of a request that is not answered, the first time."""
         self.change, self.log, self.lock = change, RequestLog(), threading.Lock()
+        self.receiver = Receiver()
+        """The workers, as far as they receive weights by NCCL."""
 
     @property
     def url(self) -> str:
         return self.log.url.removesuffix("/v1")
 
+    def restart(self) -> None:
+        """Become a server that has just been started."""
+        self.version, self.is_down, self.receiver = UNSYNCED, False, Receiver()
+
     def __call__(self, body: dict[str, Any], number: int) -> tuple[int, bytes]:
         with self.lock:
             if self.is_down:
                 return 503, b"down"
+            path = self.log.paths[number]
+            if path == self.fails_once:
+                self.fails_once = None
+                return 503, b"busy"
+            if path == "/weight_info":
+                return 200, json.dumps({"weight_version": self.version}).encode()
+            if path in self.receiver.paths:
+                reply = self.receiver(path, body)
+                self.is_down = self.is_down or self.receiver.has_died
+                return reply
             if "method" in body:
                 assert body["method"] == "reload_weights"
                 files = sorted(Path(body["kwargs"]["weights_path"]).glob("*.safetensors"))
@@ -67,6 +86,7 @@ class StandIn:
             if "token_ids" not in body:
                 self.num_resets += 1
                 return 200, b'{"success": false}' if self.keeps_cache else b'{"success": true}'
+            assert not self.receiver.is_paused
             assert body.get("model") == self.adapter_name
             reply: Any = {
                 "choices": [
