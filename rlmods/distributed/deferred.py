@@ -448,10 +448,12 @@ def _places(module: nn.Module) -> dict[str, Place]:
 
 def _load(parameter: nn.Parameter, stored: Place, device: torch.device | str) -> nn.Parameter:
     values = torch.empty_like(parameter, device=device, requires_grad=False)
-    own, start = values, 0
+    own = values
+    start = 0
     if isinstance(values, DTensor):
         (chunk,) = values.__create_chunk_list__()  # type: ignore[no-untyped-call]
-        own, start = values.to_local(), chunk.offsets[0]
+        own = values.to_local()
+        start = chunk.offsets[0]
     if own.numel():
         stored.read_into(own, start)
     return nn.Parameter(values, requires_grad=parameter.requires_grad)

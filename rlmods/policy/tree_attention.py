@@ -168,7 +168,7 @@ def check_kernels(
 def dense(tree: Tree, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Return `Tree.attend` from a matrix of all scores, in float32."""
     places = torch.arange(len(tree.ends), device=query.device)
-    is_visible = (places <= places[:, None]) & (places[:, None] < tree.ends)
+    is_visible = tree.blocks.mask_mod(places, places, places[:, None], places)
     num_shared = query.shape[1] // key.shape[1]
     keys, values = (x.float().repeat_interleave(num_shared, 1) for x in (key, value))
     scores = torch.einsum("qhd,khd->hqk", query.float(), keys) / query.shape[2] ** 0.5

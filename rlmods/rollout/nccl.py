@@ -19,9 +19,14 @@ from rlmods.errors import UserError
 LIBRARY = "libnccl.so.2"
 ID_BYTES = 128
 """Size of `ncclUniqueId`."""
-SUCCESS, UINT8, FLOAT32, SUM = 0, 1, 7, 0
+SUCCESS = 0
+UINT8 = 1
+FLOAT32 = 7
+SUM = 0
 """Values of `ncclResult_t`, of `ncclDataType_t` (two), and of `ncclRedOp_t`."""
-POINTER, SIZE, INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+POINTER = ctypes.c_void_p
+SIZE = ctypes.c_size_t
+INT = ctypes.c_int
 COLLECTIVE = (POINTER, POINTER, SIZE, INT, INT, POINTER, POINTER)
 """Types of the arguments of `ncclAllReduce` and `ncclBroadcast`. ctypes passes a number without a
 type as 32 bits."""
@@ -120,7 +125,8 @@ class NCCLGroup:
         # Not during a call of another thread, which may use what is freed. If that call never
         # returns, the communicator stays. Later calls get none, and fail.
         with self._lock, torch.cuda.device(self._device):
-            comm, self._comm = self._comm, ctypes.c_void_p()
+            comm = self._comm
+            self._comm = ctypes.c_void_p()
             call("ncclCommAbort", comm)
 
     def _begin(self, name: str, x: Tensor, dtype: int, how: int) -> None:
